@@ -1,0 +1,3 @@
+from reasonknee_hf.cli import main
+
+raise SystemExit(main())

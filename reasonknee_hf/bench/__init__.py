@@ -1,0 +1,1 @@
+"""ReasonKnee-Bench: scoring of grades and boxes."""

@@ -1,0 +1,39 @@
+"""The `reasonknee` command. Data goes to stdout, warnings to stderr; errors end with one line and exit code 1."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from reasonknee_hf.errors import ReasonKneeError
+
+# Command name -> (module, one-line help). A module is imported only when its command is asked for; it offers
+# `configure(parser)` and `run(args) -> int`.
+COMMANDS: dict[str, tuple[str, str]] = {}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    parser = argparse.ArgumentParser(prog="reasonknee", description="3DReasonKnee for the Hugging Face ecosystem.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    run = None
+    for name, (module_name, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if name == chosen:
+            module = importlib.import_module(module_name)
+            module.configure(command)
+            run = module.run
+    args = parser.parse_args(arguments)
+    assert run is not None
+    try:
+        return int(run(args) or 0)
+    except ReasonKneeError as error:
+        print(f"reasonknee: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,51 @@
+"""The one place that reads environment variables. Everything is read when it is asked for, never at import."""
+
+from __future__ import annotations
+
+import os
+
+
+def _text(name: str) -> str | None:
+    value = os.environ.get(name, "").strip()
+    return value or None
+
+
+def source() -> str | None:
+    """`REASONKNEE_SOURCE`: where the release lies when a call does not say so."""
+    return _text("REASONKNEE_SOURCE")
+
+
+def hf_endpoint() -> str | None:
+    """`HF_ENDPOINT`: when set, the only endpoint that is asked."""
+    return _text("HF_ENDPOINT")
+
+
+def mirrors() -> list[str]:
+    """`REASONKNEE_MIRRORS`: comma-separated endpoints in order of preference."""
+    return [part.strip() for part in os.environ.get("REASONKNEE_MIRRORS", "").split(",") if part.strip()]
+
+
+def timeout() -> float:
+    """Seconds that any single network wait may take: `REASONKNEE_TIMEOUT`, else `HF_HUB_DOWNLOAD_TIMEOUT`, else 10."""
+    for name in ("REASONKNEE_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
+        value = _text(name)
+        if value is not None:
+            return float(value)
+    return 10.0
+
+
+def offline() -> bool:
+    """Whether `HF_HUB_OFFLINE` or `HF_DATASETS_OFFLINE` is on."""
+    names = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+    return any((_text(name) or "").upper() in {"1", "ON", "YES", "TRUE"} for name in names)
+
+
+def register_on_import() -> bool:
+    """`REASONKNEE_REGISTER=0` keeps `import reasonknee_hf` from registering the short name."""
+    return (_text("REASONKNEE_REGISTER") or "1").upper() not in {"0", "OFF", "NO", "FALSE"}
+
+
+def volume_cache_bytes() -> int | None:
+    """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes in bytes."""
+    value = _text("REASONKNEE_VOLUME_CACHE")
+    return int(value) if value is not None else None

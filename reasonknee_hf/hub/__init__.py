@@ -1,0 +1,1 @@
+"""Bytes from Hub endpoints and archives, checked before they are used. Knows nothing of knees."""

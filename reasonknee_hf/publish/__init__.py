@@ -1,0 +1,1 @@
+"""Derived versions that plain `datasets` users can load."""

@@ -1,0 +1,1 @@
+"""Records to rows: pure functions over bytes, paths and objects. Opens nothing."""

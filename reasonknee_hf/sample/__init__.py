@@ -1,0 +1,1 @@
+"""A synthetic release that has every file of the published layout."""

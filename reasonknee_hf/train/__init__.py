@@ -1,0 +1,1 @@
+"""From rows to batches for the training loops people already run."""

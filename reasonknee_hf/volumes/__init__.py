@@ -1,0 +1,1 @@
+"""NIfTI bytes to lazy volumes. Knows NIfTI, not rows."""
