@@ -1,0 +1,149 @@
+"""A tree that lies in a local folder, or anywhere else that fsspec can list and read."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import fsspec
+
+from reasonknee_hf.errors import IntegrityError, ReleaseError
+from reasonknee_hf.hub.tree import (
+    POINTER_LIMIT,
+    FileEntry,
+    check_span,
+    chunk_sizes,
+    find_entry,
+    refuse_pointer,
+)
+
+# Version control keeps thousands of objects here; none of them belongs to the release.
+_SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
+
+
+class FsspecTree:
+    """The files below a local folder or an fsspec URL, see [`Tree`].
+
+    Args:
+        root: Local folder, or a URL such as `memory://release` or `s3://bucket/release`.
+
+    Raises:
+        ReleaseError: `root` is not a folder that can be listed.
+    """
+
+    sha: str | None = None
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._fs: Any
+        self._fs, self._root = fsspec.core.url_to_fs(os.fspath(root))
+        self._root = self._root.rstrip("/")
+        self._local = "file" in _protocols(self._fs)
+        if self._local:
+            self._root = os.path.abspath(self._root).replace(os.sep, "/")
+        self.identity = self._root if self._local else self._fs.unstrip_protocol(self._root)
+        self.name = f"folder {self._root}" if self._local else self.identity
+        self._entries: Mapping[str, FileEntry] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.identity!r})"
+
+    def entries(self) -> Mapping[str, FileEntry]:
+        """The whole listing by posix path, in sorted order, fetched once."""
+        if self._entries is None:  # two threads may both list; a lock could be held over a fork
+            self._entries = self._list()
+        return self._entries
+
+    def _list(self) -> dict[str, FileEntry]:
+        found: dict[str, FileEntry] = {}
+        prefix = len(self._root) + 1 if self._root else 0
+        try:
+            for folder, folders, files in self._fs.walk(self._root, detail=True, on_error="raise"):
+                for skipped in _SKIPPED_FOLDERS & folders.keys():
+                    del folders[skipped]
+                for base, info in files.items():
+                    path = posixpath.join(folder, base)[prefix:]
+                    found[path] = FileEntry(path, info.get("size"))
+        except OSError as error:
+            raise ReleaseError(f"{self.name} cannot be listed: {error}. Name an existing folder") from error
+        return dict(sorted(found.items()))
+
+    def entry(self, path: str) -> FileEntry:
+        """One file. Raises [`FileMissingError`] if it is not listed."""
+        return find_entry(self.entries(), path, self.name)
+
+    def size(self, path: str) -> int:
+        """The size in bytes."""
+        size = self.entry(path).size
+        if size is None:
+            size = self._fs.size(self._full(path))
+        if size is None:
+            raise IntegrityError(f"{self.name} does not say how large {path!r} is")
+        return int(size)
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        return b"".join(self.stream(path))
+
+    def ranges(
+        self, path: str, spans: Sequence[tuple[int, int]], *, checked_later: bool = False
+    ) -> list[bytes]:
+        """The bytes of half-open `spans`, in order."""
+        size = self.size(path)
+        for start, stop in spans:
+            check_span(path, start, stop, size)
+        if size <= POINTER_LIMIT:
+            whole = self.read(path)
+            return [whole[start:stop] for start, stop in spans]
+        return [self._range(path, start, stop) for start, stop in spans]
+
+    def _range(self, path: str, start: int, stop: int) -> bytes:
+        if self._local:
+            with open(self._full(path), "rb") as file:
+                file.seek(start)
+                data = file.read(stop - start)
+        else:
+            data = bytes(self._fs.cat_file(self._full(path), start=start, end=stop)) if stop > start else b""
+        if len(data) != stop - start:
+            raise IntegrityError(
+                f"{path!r} of {self.name}: bytes {start}-{stop} came back as {len(data)} bytes. "
+                f"The file changed, or the filesystem does not honour ranges"
+            )
+        return data
+
+    def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The file, or a part of it, in chunks of at most 64 KiB."""
+        size = self.size(path)
+        stop = size if stop is None else stop
+        check_span(path, start, stop, size)
+        position = start
+        with self._fs.open(self._full(path), "rb") as file:
+            if start:
+                file.seek(start)
+            for length in chunk_sizes():
+                if position >= stop:
+                    return
+                chunk = bytes(file.read(min(length, stop - position)))
+                if not chunk:
+                    raise IntegrityError(
+                        f"{path!r} of {self.name} ends at {position}, not at {size} as listed"
+                    )
+                if position == 0 and size <= POINTER_LIMIT:
+                    refuse_pointer(path, chunk, self.name)
+                position += len(chunk)
+                yield chunk
+
+    def url(self, path: str) -> str:
+        """The absolute path of a local file, else the native URL."""
+        self.entry(path)
+        full = self._full(path)
+        return full if self._local else str(self._fs.unstrip_protocol(full))
+
+    def _full(self, path: str) -> str:
+        self.entry(path)  # only listed names reach the filesystem, so none can climb out of the root
+        return f"{self._root}/{path}" if self._root else path
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)

@@ -1,0 +1,118 @@
+"""What the rest of the package knows about a source of files: one immutable tree, read-only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from reasonknee_hf.errors import FileMissingError, IntegrityError
+
+# The first piece of a stream is small, so that a reader of headers gets its answer early.
+FIRST_CHUNK = 32 * 1024
+CHUNK = 64 * 1024
+
+# A git-LFS pointer text is 120 to 200 bytes; no file above this size can be one.
+POINTER_LIMIT = 1024
+_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:.*\n)*?size (\d+)")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a listing.
+
+    Args:
+        path: Posix path below the root of the tree.
+        size: Bytes, `None` where the listing does not say.
+        blob_id: Git sha1 of the blob (40 hex digits); of the pointer text where the file is kept in LFS.
+        sha256: SHA-256 of the content (64 hex digits) where the file is kept in LFS.
+    """
+
+    path: str
+    size: int | None = None
+    blob_id: str | None = None
+    sha256: str | None = None
+
+
+@runtime_checkable
+class Tree(Protocol):
+    """One immutable tree of files. Safe to share by threads, to pickle (a token stays behind) and to fork."""
+
+    @property
+    def name(self) -> str:
+        """For messages: `owner/name at 7a611f92 from https://…`, or `folder /x`."""
+
+    @property
+    def identity(self) -> str:
+        """Stable cache key without secrets: `owner/name@<sha>`, or the root URL."""
+
+    @property
+    def sha(self) -> str | None:
+        """The commit for trees of a Hub, `None` for folders."""
+
+    def entries(self) -> Mapping[str, FileEntry]:
+        """The whole listing by posix path, in sorted order, fetched once."""
+
+    def entry(self, path: str) -> FileEntry:
+        """One file, with size and hash where they can be learnt, or [`FileMissingError`]."""
+
+    def size(self, path: str) -> int:
+        """The size in bytes. Raises a typed error that says what is missing where it cannot be learnt."""
+
+    def read(self, path: str) -> bytes:
+        """The whole file, verified against the hash of the listing."""
+
+    def ranges(
+        self, path: str, spans: Sequence[tuple[int, int]], *, checked_later: bool = False
+    ) -> list[bytes]:
+        """The bytes of half-open `spans`, in order: one request a span, each verified, or a typed error.
+
+        Args:
+            path: File of the listing.
+            spans: `(start, stop)` pairs inside the file.
+            checked_later: The caller holds a checksum of what it reads (the CRC of a zip member), so the
+                tree need not prove beforehand that the endpoint cuts ranges honestly.
+        """
+
+    def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """One plain GET in chunks, resumed after a cut. Closing the generator closes the connection."""
+
+    def url(self, path: str) -> str:
+        """What `fsspec.open` opens in any other process without further state."""
+
+
+def chunk_sizes() -> Iterator[int]:
+    """How much to ask for next when streaming."""
+    yield FIRST_CHUNK
+    while True:
+        yield CHUNK
+
+
+def find_entry(entries: Mapping[str, FileEntry], path: str, tree_name: str) -> FileEntry:
+    """The entry of `path`. Raises [`FileMissingError`] with the closest names."""
+    found = entries.get(path)
+    if found is None:
+        import difflib
+
+        close = difflib.get_close_matches(path, entries.keys(), n=3)
+        hint = f"; closest: {', '.join(close)}" if close else ""
+        raise FileMissingError(f"{path!r} is not among the {len(entries)} files of {tree_name}{hint}")
+    return found
+
+
+def check_span(path: str, start: int, stop: int, size: int | None) -> None:
+    """Raises `ValueError` for a span that does not lie inside the file."""
+    if start < 0 or stop < start or (size is not None and stop > size):
+        raise ValueError(f"span {start}-{stop} does not lie inside {path!r} of {size} bytes")
+
+
+def refuse_pointer(path: str, content: bytes, where: str) -> None:
+    """Raises [`IntegrityError`] if `content` is the text that git-LFS leaves in place of a file."""
+    pointer = _POINTER.match(content) if len(content) <= POINTER_LIMIT else None
+    if pointer is not None:
+        raise IntegrityError(
+            f"{path!r} of {where} holds a git-LFS pointer text of {len(content)} bytes that stands for "
+            f"{int(pointer[1])} bytes of data. Fetch the real content, for example with `git lfs pull` in a "
+            f"clone or `hf download` instead of git"
+        )
