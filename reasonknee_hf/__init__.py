@@ -1,3 +1,59 @@
-"""3DReasonKnee for the Hugging Face ecosystem."""
+"""3DReasonKnee for the Hugging Face ecosystem: quintuples as Arrow rows, lazy knee volumes, masks out of a cut archive.
 
+    import reasonknee_hf as rk
+
+    ds = rk.load_dataset("full", split="train", streaming=True)      # or datasets.load_dataset("reasonknee", ...)
+    row = next(iter(ds))
+    row["image"].crop(row["bbox"])
+
+Importing the package registers the short name `reasonknee` with `datasets` (not if `REASONKNEE_REGISTER=0`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reasonknee_hf import environment
 from reasonknee_hf.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from reasonknee_hf.errors import ReasonKneeError as ReasonKneeError
+    from reasonknee_hf.loading import load_dataset as load_dataset
+    from reasonknee_hf.opening import open_release as open_release
+    from reasonknee_hf.register import register as register
+    from reasonknee_hf.release import Release as Release
+    from reasonknee_hf.volumes.feature import VolumeFeature as VolumeFeature
+    from reasonknee_hf.volumes.volume import KneeVolume as KneeVolume
+
+# Public name -> module that defines it. Resolved at first use, so that the import stays as cheap as `datasets`.
+_PUBLIC = {
+    "KneeVolume": "reasonknee_hf.volumes.volume",
+    "ReasonKneeError": "reasonknee_hf.errors",
+    "Release": "reasonknee_hf.release",
+    "VolumeFeature": "reasonknee_hf.volumes.feature",
+    "load_dataset": "reasonknee_hf.loading",
+    "open_release": "reasonknee_hf.opening",
+    "register": "reasonknee_hf.register",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})
+
+
+if environment.register_on_import():
+    from reasonknee_hf.register import register
+
+    register()

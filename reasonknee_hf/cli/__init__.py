@@ -11,7 +11,11 @@ from reasonknee_hf.errors import ReasonKneeError
 
 # Command name -> (module, one-line help). A module is imported only when its command is asked for; it offers
 # `configure(parser)` and `run(args) -> int`.
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("reasonknee_hf.cli.demo", "the main job on the built-in sample: rows, and a picture"),
+    "rows": ("reasonknee_hf.cli.rows", "rows of one config as JSON lines"),
+    "sample": ("reasonknee_hf.cli.sample", "write a synthetic release to a folder"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

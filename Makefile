@@ -1,0 +1,50 @@
+# `make demo` and `make test` set up what they need on a machine with Python 3.10 or newer and nothing else.
+PYTHON ?= python3
+PIP_FLAGS = --quiet --disable-pip-version-check -c tests/constraints.txt
+PYTEST_FLAGS ?=
+
+.PHONY: demo test test-newest test-floor test-slow lint format bench clean
+
+demo: .venv/installed
+	.venv/bin/reasonknee demo
+
+test: test-floor test-newest
+
+# Everything, on the newest supported datasets.
+test-newest: .venv/installed-test
+	.venv/bin/python -m pytest $(PYTEST_FLAGS)
+
+# The oldest datasets that setup.cfg admits; it still runs loading scripts.
+test-floor: .venv-floor/installed
+	.venv-floor/bin/python -m pytest -m floor $(PYTEST_FLAGS)
+
+test-slow: .venv/installed-test
+	.venv/bin/python -m pytest -m slow $(PYTEST_FLAGS)
+
+lint: .venv/installed-test
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+format: .venv/installed-test
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python setup.cfg
+	.venv/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz]'
+	touch $@
+
+.venv/installed-test: .venv/bin/python setup.cfg tests/constraints.txt
+	.venv/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,test,lint]'
+	touch $@ .venv/installed
+
+.venv-floor/installed: setup.cfg
+	$(PYTHON) -m venv .venv-floor
+	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -e '.[test-floor]' 'datasets==3.6.0'
+	touch $@
+
+clean:
+	rm -rf .venv .venv-floor build dist *.egg-info

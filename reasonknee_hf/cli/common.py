@@ -1,0 +1,29 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from reasonknee_hf.release import Release
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say which release a command reads."""
+    parser.add_argument("--source", help="Hub dataset id, folder, fsspec URL or 'sample' (default: the published one)")
+    parser.add_argument("--revision", help="branch, tag or commit of a Hub source")
+    parser.add_argument("--endpoint", action="append", help="Hub or mirror URL; may be given several times, best first")
+    parser.add_argument("--images", help="another root for the volumes")
+
+
+def source_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The given source options as keywords of `load_dataset` and `open_release`."""
+    names = ("source", "revision", "endpoint", "images")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def open_chosen_release(args: argparse.Namespace) -> Release:
+    """The release that the source options name."""
+    from reasonknee_hf.opening import open_release
+
+    return open_release(**source_options(args))

@@ -1,0 +1,253 @@
+"""One release: where each of its files lies, and which scans belong to which split."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from reasonknee_hf.errors import FileMissingError, ReleaseError
+from reasonknee_hf.hub.filesystem import ReasonKneeFileSystem
+from reasonknee_hf.hub.source import open_tree
+from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.release import layout
+from reasonknee_hf.rows.paths import PathResolver
+from reasonknee_hf.rows.scan import Scan, read_split_csv
+
+logger = logging.getLogger(__name__)
+
+
+class Release:
+    """The upstream file tree at one commit, wherever it lies.
+
+    Opening one costs a listing; tables are read when they are asked for, volumes and masks never.
+
+    Args:
+        fs: Filesystem over the release.
+        images: Another root for the volumes: a folder or URL that holds the same relative paths.
+        high_fidelity: The scans of the `high_fidelity` config instead of those with expert segmentations: scan ids,
+            or the path of a CSV with a column `scan_id` or the columns of the split tables.
+
+    Raises:
+        ReleaseError: The tree is empty or holds no split table.
+    """
+
+    def __init__(
+        self,
+        fs: ReasonKneeFileSystem,
+        *,
+        images: str | None = None,
+        high_fidelity: str | Sequence[str] | None = None,
+    ) -> None:
+        self.fs = fs
+        self.images = images
+        self._high_fidelity = high_fidelity
+        self._scans: dict[str, list[Scan]] = {}
+        paths = self.tree.entries()
+        if not any(layout.split_table(split) in paths for split in layout.SPLITS):
+            found = f"it holds {len(paths)} other files, e.g. {sorted(paths)[0]!r}" if paths else "it is empty"
+            raise ReleaseError(
+                f"{self.tree.name} is not a 3DReasonKnee release: {found}, and none of the split tables "
+                f"{', '.join(layout.split_table(split) for split in layout.SPLITS)}. "
+                "Point `source` at the root of a release, or use source='sample'."
+            )
+
+    def __repr__(self) -> str:
+        return f"Release({self.tree.name!r})"
+
+    @property
+    def tree(self) -> Tree:
+        """The files behind this release."""
+        return self.fs.tree
+
+    @property
+    def sha(self) -> str | None:
+        """Commit of a Hub release; `None` for a folder."""
+        return self.tree.sha
+
+    # --- scans ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """The splits whose table the release holds."""
+        paths = self.tree.entries()
+        return tuple(split for split in layout.SPLITS if layout.split_table(split) in paths)
+
+    def scans(self, split: str) -> list[Scan]:
+        """The scans listed for `split`, in the order of the published table.
+
+        Raises:
+            ReleaseError: The table is absent or lacks a column.
+        """
+        if split not in self._scans:
+            path = layout.split_table(split)
+            if split not in self.splits:
+                raise ReleaseError(f"{self.tree.name} holds no {path}; it has the splits {', '.join(self.splits)}.")
+            self._scans[split] = read_split_csv(self.tree.read(path), name=path, split=split)
+        return self._scans[split]
+
+    def all_scans(self) -> Iterator[Scan]:
+        """The scans of all splits."""
+        for split in self.splits:
+            yield from self.scans(split)
+
+    @cached_property
+    def high_fidelity_ids(self) -> frozenset[str]:
+        """Ids of the scans of the `high_fidelity` config.
+
+        Raises:
+            ReleaseError: The release holds no expert segmentations and no list was given.
+        """
+        if self._high_fidelity is not None:
+            return frozenset(self._listed_ids(self._high_fidelity))
+        found = frozenset(self.expert_files)
+        if not found:
+            raise ReleaseError(
+                f"{self.tree.name} holds no expert segmentations under {layout.EXPERT_FOLDER} that name one of its "
+                "scans, so it has no high_fidelity config. Pass high_fidelity= with scan ids or a CSV to choose them."
+            )
+        return found
+
+    @cached_property
+    def expert_files(self) -> dict[str, list[str]]:
+        """Scan id -> expert segmentation files: those under `data/OAI` that name its patient, study and series."""
+        by_patient: dict[str, list[Scan]] = {}
+        for scan in self.all_scans():
+            by_patient.setdefault(scan.patient_id, []).append(scan)
+        found: dict[str, list[str]] = {}
+        for path in self.tree.entries():
+            if not path.startswith(f"{layout.EXPERT_FOLDER}/"):
+                continue
+            words = set(re.split(r"[^0-9A-Za-z]+", path))
+            for patient in words & by_patient.keys():
+                for scan in by_patient[patient]:
+                    if scan.study in words and scan.series in words:
+                        found.setdefault(scan.scan_id, []).append(path)
+        return found
+
+    def _listed_ids(self, chosen: str | Sequence[str]) -> Collection[str]:
+        known = {scan.scan_id for scan in self.all_scans()}
+        ids = _ids_from_csv(chosen) if isinstance(chosen, (str, Path)) else list(chosen)
+        unknown = [scan_id for scan_id in ids if scan_id not in known]
+        if unknown or not ids:
+            raise ReleaseError(
+                f"high_fidelity names {len(unknown)} of {len(ids)} scans that {self.tree.name} does not list, e.g. "
+                f"{unknown[0] if unknown else 'none at all'!r}; a scan id is patient_visit_study_series_side."
+            )
+        return ids
+
+    # --- volumes and masks ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def _resolver(self) -> PathResolver:
+        return PathResolver(self.tree.entries())
+
+    @cached_property
+    def _images(self) -> tuple[Tree, PathResolver] | None:
+        if self.images is None:
+            return None
+        tree = open_tree(self.images)
+        return tree, PathResolver(tree.entries())
+
+    def find_image(self, scan: Scan) -> str | None:
+        """URL of the scan's volume under `images=` or in the release; `None` if it is in neither."""
+        if self._images is not None:
+            tree, resolver = self._images
+            path = resolver.find(scan.image_filepath)
+            if path is not None:
+                return tree.url(path)
+        path = self._resolver.find(scan.image_filepath)
+        return None if path is None else self.tree.url(path)
+
+    def image_url(self, scan: Scan) -> str:
+        """URL of the scan's volume; where it would lie if it is nowhere, so that opening it says what is missing."""
+        return self.find_image(scan) or self.tree.url(layout.from_root(scan.image_filepath))
+
+    @cached_property
+    def _mask_members(self) -> PathResolver:
+        return PathResolver(self.fs.members(layout.MASKS_FOLDER))
+
+    @property
+    def has_mask_archive(self) -> bool:
+        """Whether masks come out of an archive rather than a folder."""
+        return layout.MASKS_FOLDER in self.fs.archives
+
+    def mask_url(self, scan: Scan) -> str | None:
+        """URL of the scan's mask without asking whether it exists; `None` if the table names none."""
+        if scan.label_filepath is None:
+            return None
+        path = layout.from_root(scan.label_filepath)
+        if self.has_mask_archive and path not in self.tree.entries():
+            _, _, member = path.rpartition("masks/")
+            return self.fs.url(f"{layout.MASKS_FOLDER}/{member}")
+        return self.fs.url(self._resolver.find(scan.label_filepath) or path)
+
+    def find_mask(self, scan: Scan) -> str | None:
+        """URL of the scan's mask if it exists. Reads the directory of the mask archive, once."""
+        if scan.label_filepath is None:
+            return None
+        path = self._resolver.find(scan.label_filepath)
+        if path is not None:
+            return self.fs.url(path)
+        if not self.has_mask_archive:
+            return None
+        member = self._mask_members.find(scan.label_filepath)
+        return None if member is None else self.fs.url(f"{layout.MASKS_FOLDER}/{member}")
+
+    # --- annotations and side files ------------------------------------------------------------------------------
+
+    def annotation_path(self, split: str, kind: str = "all") -> str:
+        """Path of the annotation array of `split`.
+
+        Raises:
+            ReleaseError: The release holds no such file. The message lists the arrays that it holds.
+        """
+        path = layout.annotation_file(split, kind)
+        if path not in self.tree.entries():
+            held = [p for p in self.tree.entries() if p.startswith("data/generate_data/")]
+            raise ReleaseError(f"{self.tree.name} holds no {path}; it holds {', '.join(sorted(held)) or 'no arrays'}.")
+        return path
+
+    def annotated_splits(self, kind: str = "all") -> tuple[str, ...]:
+        """The splits that have an annotation array of this kind."""
+        paths = self.tree.entries()
+        return tuple(split for split in self.splits if layout.annotation_file(split, kind) in paths)
+
+    @cached_property
+    def labels(self) -> dict[str, int]:
+        """Structure name -> label id of the masks, from `labels.json`; empty if the release has none."""
+        if layout.LABELS_FILE not in self.tree.entries():
+            logger.warning("%s holds no %s: mask labels have no names", self.tree.name, layout.LABELS_FILE)
+            return {}
+        return {str(name): int(value) for name, value in self.read_json(layout.LABELS_FILE).items()}
+
+    def question_files(self) -> dict[str, Mapping[str, object]]:
+        """The published question files by name without ending."""
+        prefix = f"{layout.QUESTION_FOLDER}/"
+        paths = [p for p in self.tree.entries() if p.startswith(prefix) and p.endswith(".json")]
+        return {path[len(prefix) : -len(".json")]: self.read_json(path) for path in sorted(paths)}
+
+    def read_json(self, path: str) -> dict[str, object]:
+        """One small JSON file of the release, which must hold an object."""
+        try:
+            value = json.loads(self.tree.read(path).decode("utf-8-sig"))
+        except ValueError as error:
+            raise ReleaseError(f"{path} of {self.tree.name} is not JSON: {error}.") from None
+        if not isinstance(value, dict):
+            raise ReleaseError(f"{path} of {self.tree.name} holds a {type(value).__name__}, not an object.")
+        return value
+
+
+def _ids_from_csv(path: str | Path) -> list[str]:
+    file = Path(path)
+    if not file.is_file():
+        raise FileMissingError(f"high_fidelity={str(path)!r} is not a file. Pass a CSV, or a list of scan ids.")
+    content = file.read_bytes()
+    table = csv.DictReader(content.decode("utf-8-sig").splitlines())
+    if "scan_id" in (table.fieldnames or ()):
+        return [row["scan_id"].strip() for row in table]
+    return [scan.scan_id for scan in read_split_csv(content, name=str(path), split="high_fidelity")]
