@@ -35,12 +35,14 @@ class Attribute:
             directly under the lesion key.
         high: Largest grade; grades run from 0.
         kind: `ordinal`, `nominal` (a code without order) or `binary` (0 absent, 1 present).
+        aliases: Further keys that mean this attribute and no other of its lesion.
     """
 
     name: str
     prompt_key: str | None
     high: int
     kind: Kind = "ordinal"
+    aliases: tuple[str, ...] = ()
 
     @property
     def grades(self) -> range:
@@ -71,10 +73,10 @@ class Question:
         return self.prompt_key.replace(" ", "_")
 
     def attribute(self, name: str) -> Attribute | None:
-        """The attribute called `name` in any spelling: short, as in the prompt, any case, blanks or underscores."""
+        """The attribute called `name`: short, as in the prompt or an alias; any case, blanks or underscores."""
         wanted = fold(name)
         for attribute in self.attributes:
-            if wanted in (fold(attribute.name), fold(attribute.prompt_key or "")):
+            if any(wanted == fold(key) for key in (attribute.name, attribute.prompt_key, *attribute.aliases) if key):
                 return attribute
         return None
 
@@ -94,11 +96,31 @@ def fold(key: str) -> str:
 
 
 _BML = (
-    Attribute("size", "Size of BML (including cyst)", 3),
-    Attribute("number", "Number of BML within subregion", 3),
-    Attribute("percent_bml", "% of lesion that is BML (excluding cyst)", 3),
+    Attribute("size", "Size of BML (including cyst)", 3, aliases=("Size of BML", "BML size")),
+    Attribute(
+        "number",
+        "Number of BML within subregion",
+        3,
+        aliases=("Number of BML", "Number of BMLs", "Number of BMLs within subregion", "BML number", "count"),
+    ),
+    Attribute(
+        "percent_bml",
+        "% of lesion that is BML (excluding cyst)",
+        3,
+        aliases=(
+            "% of lesion that is BML",
+            "Percent of lesion that is BML (excluding cyst)",
+            "Percent of lesion that is BML",
+            "percent",
+            "percentage",
+            "% BML",
+        ),
+    ),
 )
-_CARTILAGE = (Attribute("size", "Size of lesion", 3), Attribute("depth", "Depth of lesion", 3))
+_CARTILAGE = (
+    Attribute("size", "Size of lesion", 3, aliases=("lesion size",)),
+    Attribute("depth", "Depth of lesion", 3, aliases=("lesion depth", "Percent of full-thickness loss")),
+)
 _GRADE = (Attribute("grade", "grade", 3),)
 _BARE_GRADE = (Attribute("grade", None, 3),)
 _MORPHOLOGY = (Attribute("morphology", "morphology", 8, "nominal"),)
