@@ -25,6 +25,8 @@ os.environ.update(
     no_proxy="127.0.0.1,localhost",
 )
 
+pytest_plugins = ["hub.fixtures"]
+
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data" / "real"
 UPSTREAM = Path(__file__).resolve().parents[2] / "shared" / "upstream"
 

@@ -1,0 +1,1 @@
+"""A loopback origin server that speaks the Hub's protocol, fault rules for it, and a real mirror in front."""
