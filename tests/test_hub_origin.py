@@ -1,4 +1,4 @@
-"""The origin server and olah satisfy the real clients, so what other tests show against them means something."""
+"""The origin server and olah satisfy the real clients, so that tests against them mean something."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_uploads(origin):
         "a.txt": b"text",
         "big.bin": BIG,
     }
+    again = [CommitOperationAdd("a.txt", b"other")]
     with pytest.raises(HfHubHTTPError, match="412"):
-        again = [CommitOperationAdd("a.txt", b"other")]
         api.create_commit(REPO, again, commit_message="x", repo_type="dataset", parent_commit=tree.parent)
     api.delete_file("a.txt", REPO, repo_type="dataset")
     api.create_branch(REPO, repo_type="dataset", branch="side")

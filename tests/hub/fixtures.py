@@ -1,4 +1,4 @@
-"""Fixtures for every test that needs a Hub: `origin` (fresh for each test) and `olah` (a real mirror of it)."""
+"""Fixtures for tests that need a Hub: `origin` (fresh for each test) and `olah` (a real mirror of it)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _olah_url(olah_origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def olah(_olah_url: str, olah_origin: Origin) -> Iterator[str]:
-    """Endpoint of a running olah in front of `olah_origin`, with the log and the faults of the origin empty."""
+    """Endpoint of a running olah in front of `olah_origin`, the log and the faults of the origin empty."""
     olah_origin.clear()
     yield _olah_url
     olah_origin.clear()

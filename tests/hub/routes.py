@@ -71,7 +71,7 @@ def _commit(repo: Repo, revision: str) -> Commit:
     return commit
 
 
-# --- reads -------------------------------------------------------------------------------------------------------
+# --- reads ----------------------------------------------------------------------------------------
 
 
 def _dataset(origin: Origin, method: str, segments: list[str], headers, body: bytes) -> Reply:
@@ -122,7 +122,7 @@ def _cdn(origin: Origin, segments: list[str], query: dict[str, str], headers) ->
     return _content(content, {"ETag": f'"{segments[0]}"', "Accept-Ranges": "bytes"}, headers)
 
 
-# --- the API -------------------------------------------------------------------------------------------------------
+# --- the API --------------------------------------------------------------------------------------
 
 
 def _api(origin: Origin, method: str, segments: list[str], query: dict, headers, body: bytes) -> Reply:
@@ -192,7 +192,7 @@ def _history(repo: Repo, commit: Commit | None) -> Reply:
     return json_reply(history)
 
 
-# --- uploads ---------------------------------------------------------------------------------------------------------
+# --- uploads --------------------------------------------------------------------------------------
 
 
 def _create(origin: Origin, asked: dict) -> Reply:

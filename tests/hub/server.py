@@ -1,4 +1,4 @@
-"""Origin server: the Hub's protocol for reads and uploads over loopback, with a request log and fault rules."""
+"""Origin server: the Hub's protocol for reads and uploads over loopback, request log and fault rules."""
 
 from __future__ import annotations
 
