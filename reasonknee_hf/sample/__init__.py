@@ -1,4 +1,4 @@
-"""A synthetic release for tests, demos and first steps: same layout as the published one, nothing from a patient."""
+"""A synthetic release for tests and first steps: the published layout, nothing from a patient."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["sample_folder", "write_sample"]
 def sample_folder(*, scans: int = 6, seed: int = 0) -> Path:
     """The sample in the Hugging Face assets cache; written there when it is first asked for.
 
-    Safe with several processes at once: each writes into a folder of its own, and the first to finish gives it the
-    final name. A sample that has lost files since is written again.
+    Safe with several processes at once: each writes into a folder of its own, and the first to finish gives
+    it the final name. A sample that has lost files since is written again.
 
     Args:
         scans, seed: As for `write_sample`.
@@ -60,9 +60,9 @@ def _is_complete(written: Path) -> bool:
 
 
 def _settle(fresh: Path, final: Path) -> None:
-    """Gives `fresh` its final name, unless another process was faster. What stands there incomplete is moved away."""
+    """Gives `fresh` its final name, unless another process was faster; removes an incomplete sample."""
     while True:
-        # A folder can only be renamed onto nothing or an empty folder, so a finished sample is never replaced.
+        # A folder can only be renamed onto nothing or an empty one: a finished sample is never replaced.
         with contextlib.suppress(OSError):
             os.rename(fresh, final)
             return

@@ -1,7 +1,7 @@
 """Names and ids of the structures in the sample's masks, and which of them each question looks at.
 
-Where ids of the published masks are known (44 medial meniscus, 49 tibial cartilage, 50 to 64 the bone regions) the
-sample uses the same; the other ids are its own.
+Where ids of the published masks are known (44 medial meniscus, 49 tibial cartilage, 50 to 64 bone regions)
+the sample uses the same; the other ids are its own.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ LABELS: dict[str, int] = {
         for number, name in enumerate((*FEMUR_REGIONS, *PATELLA_REGIONS, *TIBIA_REGIONS), start=50)
     },
 }
-"""Label name to id in the masks. "medial meniscus" and "lateral meniscus" are the bodies of the menisci: horns and roots
-have ids of their own, because a voxel carries one id only."""
+"""Label name to id in the masks. "medial meniscus" and "lateral meniscus" are the bodies of the menisci:
+horns and roots have ids of their own, because a voxel carries one id only."""
 
 _WHOLE = {
     "Hoffa's fat pad": "Hoffa fat pad",
@@ -63,7 +63,7 @@ _WHOLE = {
 
 
 def question_labels(question: Question) -> list[str]:
-    """Names of the labels whose common bounds are the box of `question`; empty for periarticular questions."""
+    """Names of the labels whose common bounds are the box of `question`; none if it is periarticular."""
     site = f"{question.structure} {question.subregion}"
     if question.family in ("BML", "cartilage"):
         return [site]

@@ -1,12 +1,13 @@
 """A synthetic knee: a sagittal MRI-like volume and the label mask that belongs to it.
 
-Everything is drawn in anatomical millimetres on three axes: `m` grows towards the body's midline (medial), `a` towards
-the front (anterior), `z` upwards; the joint line is at z = 0. Arrays are slice-first: axis 0 runs from the patient's left to
-right, axis 1 (x) from front to back, axis 2 (y) from top to bottom.
+Everything is drawn in anatomical millimetres on three axes: `m` grows towards the body's midline (medial),
+`a` towards the front (anterior), `z` upwards; the joint line is at z = 0. Arrays are slice-first: axis 0 runs
+from the patient's left to right, axis 1 (x) from front to back, axis 2 (y) from top to bottom.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Field = NDArray[np.float32]
+    Field = NDArray[Any]
     Where = NDArray[np.bool_]
 
 Grades = Mapping[int, Mapping[str, int]]
 """Question id to short attribute name to grade."""
 
-# Brightness of tissues, in the arbitrary units of a water-excited steady-state sequence: fat and marrow are dim.
-MARROW, CORTEX, CARTILAGE, FLUID, MENISCUS, TENDON, MUSCLE, FAT, SKIN = 62, 18, 205, 330, 38, 30, 112, 84, 150
+# Brightness of tissues as a water-excited steady-state sequence shows them: fat and marrow are dim.
+MARROW, CORTEX, CARTILAGE, FLUID, MENISCUS, TENDON, MUSCLE, FAT, SKIN = 66, 18, 205, 330, 38, 30, 128, 78, 150
 CARTILAGE_MM = 3.0
 
 _OSTEOPHYTE_PLACES: dict[str, tuple[float, float, float]] = {
@@ -104,11 +105,13 @@ class _Canvas:
         self, center: tuple[float, float, float], radii: tuple[float, float, float], power: int = 2
     ) -> Where:
         """The inside of a (super-)ellipsoid; `power` above 2 squares its shoulders."""
+        import numpy as np
+
         terms = (
             abs((axis - c) / r) ** power
             for axis, c, r in zip((self.m, self.a, self.z), center, radii, strict=True)
         )
-        inside: Where = sum(terms) < 1
+        inside: Where = np.less(sum(terms), 1)
         return inside
 
     def tube(self, points: tuple[tuple[float, float, float], ...], radius: float) -> Where:
@@ -116,7 +119,7 @@ class _Canvas:
         import numpy as np
 
         inside: Where = np.zeros(self.image.shape, dtype=bool)
-        for start, stop in zip(points, points[1:], strict=False):
+        for start, stop in itertools.pairwise(points):
             axis = [e - s for s, e in zip(start, stop, strict=True)]
             away = [c - s for c, s in zip((self.m, self.a, self.z), start, strict=True)]
             share: Any = sum(d * v for d, v in zip(axis, away, strict=True)) / sum(d * d for d in axis)
@@ -130,26 +133,43 @@ class _Canvas:
         bone = self.ellipsoid((22, -10, 25.5), (15 + t, 27 + t, 22 + t))
         bone |= self.ellipsoid((-22, -9, 25.5), (15 + t, 26 + t, 22 + t))
         bone |= self.ellipsoid((0, 6, 31), (27 + t, 19 + t, 19 + t))
-        bone |= self.ellipsoid((0, -5, 46), (31 + t, 19 + t, 24 + t))
-        bone |= ((self.m / (15 + t)) ** 2 + ((self.a + 3) / (13 + t)) ** 2 < 1) & (self.z > 45)
+        bone |= self.shaft((70, 26), (15, 35), (13, 21), center=-5, margin=t) & (self.z > 26)
         bone &= ~self.ellipsoid((0, -20, 8), (8 - t / 2, 24 - t, 20 - t))
         return bone
 
     def tibia(self, margin: float) -> Where:
         """The tibia, its surface moved outwards by `margin` mm."""
         t = margin
-        bone = self.ellipsoid((0, -8, -24), (37 + t, 25 + t, 21 + t), power=4)
-        bone &= (abs(self.m) / (40 + t)) + (-(self.z) / 42) < 1.05
-        bone &= (abs(self.a + 8) / (30 + t)) + (-(self.z) / 60) < 1.05
-        bone |= ((self.m / (19 + t)) ** 2 + ((self.a + 4) / (17 + t)) ** 2 < 1) & (self.z < -28)
+        bone = self.shaft((-56, -12), (16, 37), (15, 25), center=-7, margin=t, power=3) & (self.z < t - 3)
         bone |= self.ellipsoid((0, 11, -32), (11 + t, 8 + t, 13 + t))
         for side in (-6, 6):
             bone |= self.ellipsoid((side, -8, -4), (4 + t, 9 + t, 8 + t))
         return bone
 
+    def shaft(
+        self,
+        heights: tuple[float, float],
+        half_widths: tuple[float, float],
+        half_depths: tuple[float, float],
+        *,
+        center: float,
+        margin: float,
+        power: int = 2,
+    ) -> Where:
+        """A bone's shaft that flares from the first of two heights to the second, along its whole length."""
+        import numpy as np
+
+        share = np.clip((self.z - heights[0]) / (heights[1] - heights[0]), 0, 1) ** 1.4
+        width = half_widths[0] + (half_widths[1] - half_widths[0]) * share + margin
+        depth = half_depths[0] + (half_depths[1] - half_depths[0]) * share + margin
+        inside: Where = abs(self.m / width) ** power + abs((self.a - center) / depth) ** power < 1
+        return inside
+
     def patella(self, margin: float) -> Where:
+        """The patella, its surface moved outwards by `margin` mm."""
         t = margin
-        return self.ellipsoid((0, 41, 32), (20 + t, 9 + t, 18 + t)) & (self.a + abs(self.m) * 0.12 > 33 - t)
+        back: Where = self.a + abs(self.m) * 0.12 > 33 - t
+        return self.ellipsoid((0, 41, 32), (20 + t, 9 + t, 18 + t)) & back
 
 
 def draw_knee(
@@ -165,8 +185,8 @@ def draw_knee(
         scan_seed: Seed of texture and noise.
 
     Returns:
-        The volume (int16, not negative) and its label mask (uint8, ids of `LABELS`), both slice-first with shape
-        `(grid.slices, grid.width, grid.height)`.
+        The volume (int16, not negative) and its label mask (uint8, ids of `LABELS`), both slice-first with
+        shape `(grid.slices, grid.width, grid.height)`.
     """
     canvas = _Canvas(grid, right, random.Random(body_seed))
     _soft_tissue(canvas)
@@ -180,9 +200,14 @@ def draw_knee(
 
 
 def _soft_tissue(c: _Canvas) -> None:
-    leg = ((c.m / 49) ** 2 + ((c.a + 5) / 54) ** 2 + 0 * c.z) < 1
-    c.paint(leg, SKIN)
-    c.paint(((c.m / 47) ** 2 + ((c.a + 5) / 52) ** 2 + 0 * c.z) < 1, FAT)
+    import numpy as np
+
+    # Front and back of the leg: the patella and the calf stand out, the hollow of the knee lies between.
+    front = 45 + 9 * np.exp(-(((c.z - 30) / 28) ** 2)) - 0.05 * np.clip(-c.z, 0, None)
+    back = -53 - 7 * np.exp(-(((c.z + 52) / 30) ** 2)) - 6 * np.exp(-(((c.z - 60) / 30) ** 2))
+    center, half = (front + back) / 2, (front - back) / 2
+    for inset, brightness in ((0.0, SKIN), (1.8, FAT)):
+        c.paint((c.m / (49 - inset)) ** 2 + ((c.a - center) / (half - inset)) ** 2 < 1, brightness)
     for side in (-1, 1):
         c.paint(c.ellipsoid((17 * side, -41, -40), (14, 12, 48)), MUSCLE)
         c.paint(c.ellipsoid((24 * side, -36, 66), (13, 15, 44)), MUSCLE)
@@ -194,11 +219,11 @@ def _soft_tissue(c: _Canvas) -> None:
 
 
 def _bones_and_cartilage(c: _Canvas) -> None:
-    """Bones with their regions and cartilage. A region's label covers its bone and the deep half of its cartilage."""
+    """Bones and cartilage. The label of a region covers its bone and the deep half of its cartilage."""
     import numpy as np
 
     # Joint fluid first: what bones, cartilage and menisci leave of it are thin bright lines.
-    c.paint(c.ellipsoid((0, -8, 3), (36, 28, 6), power=4), FLUID * 0.75)
+    c.paint(c.ellipsoid((0, -8, 3), (35, 24, 5), power=4) & (abs(c.m) > 9), FLUID * 0.75)
     femur, tibia, patella = c.femur(0), c.tibia(0), c.patella(0)
     bones = femur | tibia | patella
     articular = (c.z < 44) & ~((c.a < -10) & (c.z > 34)) & ~((abs(c.m) < 9) & (c.a < 6)) & (abs(c.m) < 35)
@@ -294,16 +319,14 @@ def _osteophytes(c: _Canvas, grades: Grades) -> None:
     bones = c.femur(0) | c.tibia(0) | c.patella(0)
     for question, site in enumerate(OSTEOPHYTE_SITES, start=30):
         grade = grades[question]["grade"]
-        place = (
-            _OSTEOPHYTE_PLACES.get(site)
-            or _OSTEOPHYTE_PLACES[" ".join(site.split()[:: 2 if site.count(" ") > 1 else 3])]
-        )
-        m, a, z = place
+        place = _OSTEOPHYTE_PLACES.get(site.replace(" medial", "").replace(" lateral", ""))
+        m, a, z = place or _OSTEOPHYTE_PLACES[site]
         center = (-m if "lateral" in site else m, a, z)
         ball = c.ellipsoid(center, (6 + grade,) * 3)
         if grade:
-            spur = ball & ~bones & (c.labels == 0) & c.ellipsoid(center, (3.5 + 1.6 * grade,) * 3)
-            c.image[spur] = MARROW + 10
+            spur = c.ellipsoid(center, (3.5 + 1.6 * grade,) * 3) & ~bones & (c.labels == 0)
+            c.image[spur] = CORTEX
+            c.image[spur & c.ellipsoid(center, (2.2 + 1.6 * grade,) * 3)] = MARROW
             bones = bones | spur
         _label(c, ball & bones, f"{site} margin")
 
@@ -339,9 +362,9 @@ def _marrow_lesions(c: _Canvas, grades: Grades) -> None:
         if not size or not inside.any():
             continue
         index = np.argwhere(inside)
-        towards_joint = 0 if region.startswith("tibia") else -1
-        index = index[np.argsort(index[:, 2], kind="stable")]
-        s, x, y = index[len(index) // 4 if towards_joint == 0 else -(len(index) // 4) - 1]
+        index = index[np.argsort(index[:, 2], kind="stable")]  # from top to bottom
+        nearer_to_joint = len(index) // 4 if region.startswith("tibia") else -(len(index) // 4) - 1
+        s, x, y = index[nearer_to_joint]
         radius = 4.0 + 2.5 * size
         distance = (
             (c.m - c.m[s, 0, 0]) ** 2 + (c.a - c.a[0, x, y]) ** 2 + (c.z - c.z[0, x, y]) ** 2
@@ -350,22 +373,22 @@ def _marrow_lesions(c: _Canvas, grades: Grades) -> None:
 
 
 def _acquire(c: _Canvas, scan_seed: str) -> NDArray[np.int16]:
-    """What a scanner makes of the drawing: texture, a soft focus, a receive field that falls off, and noise."""
+    """What a scanner makes of the drawing: texture, soft focus, a field that falls off, and noise."""
     import numpy as np
 
     # RandomState, not Generator: numpy promises that its stream never changes.
-    noise = np.random.RandomState(random.Random(scan_seed).getrandbits(32))
-    shape = c.image.shape
-    grain = noise.standard_normal(tuple(-(-n // k) for n, k in zip(shape, (1, 2, 2), strict=True))).astype(
-        "f4"
-    )
-    grain = np.repeat(np.repeat(grain, 2, axis=1), 2, axis=2)[:, : shape[1], : shape[2]]
-    image = c.image * (1 + np.float32(0.13) * grain)
+    lots = np.random.RandomState(random.Random(scan_seed).getrandbits(32))
+    slices, width, height = c.image.shape
+
+    def noise(*shape: int) -> Field:
+        return lots.standard_normal(shape).astype("f4")
+
+    grain = noise(slices, (width + 1) // 2, (height + 1) // 2).repeat(2, axis=1).repeat(2, axis=2)
+    image: Field = c.image * (1 + np.float32(0.13) * grain[:, :width, :height])
     for axis in (1, 2):
         image = (np.roll(image, 1, axis) + 2 * image + np.roll(image, -1, axis)) / 4
-    field = 1.12 - 0.0022 * abs(c.z - 8) - 0.0016 * abs(c.a) - 0.0012 * abs(c.m)
-    image = image * field.astype("f4")
-    image = np.hypot(
-        image + 5 * noise.standard_normal(shape).astype("f4"), 5 * noise.standard_normal(shape).astype("f4")
-    )
-    return np.rint(image).astype("i2")
+    image = image * (1.12 - 0.0022 * abs(c.z - 8) - 0.0016 * abs(c.a) - 0.0012 * abs(c.m))
+    # The magnitude of a complex signal: noise does not average to zero in air.
+    image = np.hypot(image + 5 * noise(*image.shape), 5 * noise(*image.shape))
+    volume: NDArray[np.int16] = np.rint(image).astype("i2")
+    return volume

@@ -87,8 +87,8 @@ def plan(scans: int, seed: int, *, flaws: bool = True) -> list[SampleScan]:
     Args:
         scans: Number of scans with volume, mask and records, at least 3.
         seed: Seed of everything that is drawn by lot.
-        flaws: Add the three irregular rows that the published tables have or that users meet: two train scans without
-            records, and one validation scan whose volume is missing.
+        flaws: Add three irregular rows: two train scans without records, as published, and one validation
+            scan whose volume is missing, as users meet it.
     """
     val, test = max(1, scans // 6), max(1, scans // 3)
     wanted = {"train": scans - val - test, "val": val, "test": test}
@@ -108,7 +108,7 @@ def plan(scans: int, seed: int, *, flaws: bool = True) -> list[SampleScan]:
 
 
 def _number(rows: list[dict[str, object]], seed: int, grids: tuple[Grid, ...]) -> Iterator[SampleScan]:
-    """Gives rows patients, visits and numbers. Patients of all splits are mixed, as their ids know nothing of splits."""
+    """Gives rows patients, visits and numbers. Patients are mixed: their ids know nothing of splits."""
     courses: list[list[tuple[dict[str, object], str, int]]] = []
     for split in SPLITS:
         members = [row for row in rows if row["split"] == split]
@@ -118,9 +118,9 @@ def _number(rows: list[dict[str, object]], seed: int, grids: tuple[Grid, ...]) -
             members = members[len(course) :]
     random.Random(f"patients {seed}").shuffle(courses)
     number = 0
-    for index, course in enumerate(courses):
+    for index, visits in enumerate(courses):
         patient = str(9000001 + index)
-        for row, visit, side in course:
+        for row, visit, side in visits:
             lot = random.Random(f"study {seed} {patient} {visit}")
             year = VISITS[visit][0] + lot.randrange(2)
             study = f"{year}{lot.randint(1, 12):02d}{lot.randint(1, 28):02d}"
@@ -141,7 +141,7 @@ def _number(rows: list[dict[str, object]], seed: int, grids: tuple[Grid, ...]) -
 
 
 def _grades(knee: str, visit: str) -> GradesByQuestion:
-    """The grades of one knee at one visit: drawn once a knee; an ordinal grade may rise by a step at later visits."""
+    """Grades of one knee at one visit: drawn once a knee; an ordinal grade may rise by a step later."""
     lot = random.Random(f"grades {knee}")
     grades = {number: _draw(QUESTIONS[number], lot) for number in RECORDED_QUESTIONS}
     later = random.Random(f"grades {knee} {visit}")

@@ -15,9 +15,20 @@ from reasonknee_hf.sample.prompts import all_prompts
 from reasonknee_hf.sample.texts import mapping
 
 SPLIT_HEADER = (
-    "patient_id,time,study_folder,series_folder,knee_side,path,image_filepath,label_filepath".split(",")
+    "patient_id",
+    "time",
+    "study_folder",
+    "series_folder",
+    "knee_side",
+    "path",
+    "image_filepath",
+    "label_filepath",
 )
-_SITES = "PM PL FMA FMC FMP FLA FLC FLP TMA TMC TMP TLA TLC TLP SS".split()
+_SITES = (
+    *("PM", "PL"),
+    *("FMA", "FMC", "FMP", "FLA", "FLC", "FLP"),
+    *("TMA", "TMC", "TMP", "TLA", "TLC", "TLP", "SS"),
+)
 
 
 def _csv(rows: Iterable[Sequence[object]]) -> str:
@@ -27,7 +38,7 @@ def _csv(rows: Iterable[Sequence[object]]) -> str:
 
 
 def split_tables(scans: Sequence[SampleScan]) -> dict[str, str]:
-    """File name to text of the four split tables. Paths are relative to a folder beside `data`, as published."""
+    """File name to text of the four split tables. Paths are relative to a folder beside `data`."""
 
     def table(chosen: Iterable[SampleScan]) -> str:
         rows: list[Sequence[object]] = [SPLIT_HEADER]
@@ -59,8 +70,8 @@ def question_files() -> dict[str, str]:
 def grade_tables(scans: Sequence[SampleScan], seed: int) -> dict[str, str]:
     """File name to text of the tables of source grades, as awkward as the published ones.
 
-    Every file uses the prefix `V00`; each cartilage variable stands twice under one name (size, then depth); cells may
-    be empty, `.` or an impossible `5`; a knee may have two rows that contradict each other.
+    Every file uses the prefix `V00`; each cartilage variable stands twice under one name (size, then depth);
+    cells may be empty, `.` or an impossible `5`; a knee may have two rows that contradict each other.
     """
     header = ["ID", "SIDE", "READPRJ", "VERSION"]
     columns: list[tuple[int, str]] = []  # (question, attribute) of the columns behind the keys

@@ -1,4 +1,4 @@
-"""Writes the sample: a small release with every file of the published layout, the same bytes for the same seed."""
+"""Writes the sample: a small release with every file of the published layout, the same bytes by seed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _README = """# A synthetic release in the layout of 3DReasonKnee
 
-Written by `reasonknee_hf`. Volumes are drawn, grades are drawn by lot, ids are invented: nothing here comes from a
-patient. It serves to try programs, not to study knees.
+Written by `reasonknee_hf`. Volumes are drawn, grades are cast by lot, ids are invented: nothing here comes
+from a patient. It serves to try programs, not to study knees.
 """
 _CODE_README = "The published release keeps its programs here. This one is synthetic and needs none.\n"
 _ZIP_TIME = (2025, 5, 15, 0, 0, 0)
@@ -50,7 +50,7 @@ def write_sample(folder: str | Path, *, scans: int = 6, seed: int = 0, flaws: bo
 
     Args:
         folder: Where to write: a folder that does not exist yet or is empty.
-        scans: Number of scans with volume, mask and 62 records each, at least 3. More than 64 get a coarser grid.
+        scans: Number of scans with volume, mask and 62 records each, at least 3; above 64 on a coarser grid.
         seed: Seed; the same `scans`, `seed` and `flaws` give the same bytes.
         flaws: Add two train scans without records and one validation scan whose volume is missing.
 
@@ -95,7 +95,7 @@ def _write_text(path: Path, text: str) -> None:
     path.write_bytes(text.encode())
 
 
-# --- volumes -----------------------------------------------------------------------------------------------------
+# --- volumes -------------------------------------------------------------------------------------------
 
 Box = list[int]
 Boxes = dict[tuple[int, int], Box | None]
@@ -139,7 +139,7 @@ def _stored(array: NDArray[Any], grid: Grid) -> NDArray[Any]:
 
 
 def _affine(grid: Grid, tilt: float) -> NDArray[np.float64]:
-    """Affine of the stored array: slices to the right, x to the back, y down; turned by `tilt` radians if not 0."""
+    """Affine of the stored array: slices to the right, x to the back, y down; turned by `tilt` radians."""
     import numpy as np
 
     spacing = grid.spacing
@@ -185,7 +185,7 @@ def _write_expert(
 
 
 def _bounds(labels: NDArray[np.uint8]) -> dict[int, Box]:
-    """Inclusive bounds `[start_slice, end_slice, x_min, x_max, y_min, y_max]` of every label of a slice-first mask."""
+    """Inclusive bounds `[start_slice, end_slice, x_min, x_max, y_min, y_max]` of each label of a mask."""
     import numpy as np
 
     # One pass: which labels occur at which index of each axis.
@@ -215,7 +215,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 
 def _cut(archive: Path, second: Path) -> None:
-    """Cuts the archive in two, in the middle of the data of a member, as `split` cuts wherever the size says."""
+    """Cuts the archive in two within the data of a member, as `split` cuts wherever the size says."""
     with zipfile.ZipFile(archive) as masks:
         members = [info for info in masks.infolist() if not info.is_dir()]
         middle = members[len(members) // 2]
@@ -227,7 +227,7 @@ def _cut(archive: Path, second: Path) -> None:
         first.truncate(cut)
 
 
-# --- records -----------------------------------------------------------------------------------------------------
+# --- records -------------------------------------------------------------------------------------------
 
 
 def _records(scan: SampleScan, boxes: Boxes) -> Iterator[dict[str, object]]:
@@ -251,7 +251,7 @@ def _record(scan: SampleScan, number: int, boxes: Boxes) -> dict[str, object]:
 
 
 def _balanced(scans: Sequence[SampleScan], boxes: Boxes) -> Iterator[dict[str, object]]:
-    """Records in which every question has as many scans with a finding as without, as far as there are any."""
+    """For every question as many scans with a finding as without, as far as there are any."""
     for number in RECORDED_QUESTIONS:
         normal = {a.name: 3 if a.name == "tear_location" else 0 for a in QUESTIONS[number].attributes}
         found = [scan for scan in scans if scan.grades[number] != normal]
