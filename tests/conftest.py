@@ -25,7 +25,7 @@ os.environ.update(
     no_proxy="127.0.0.1,localhost",
 )
 
-pytest_plugins = ["hub.fixtures"]
+pytest_plugins = ["hub.fixtures", "realrelease"]
 
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data" / "real"
 UPSTREAM = Path(__file__).resolve().parents[2] / "shared" / "upstream"
@@ -45,3 +45,11 @@ def upstream_dir() -> Path:
     if not UPSTREAM.is_dir():
         pytest.skip(f"needs the folder of published facts at {UPSTREAM}")
     return UPSTREAM
+
+
+@pytest.fixture(scope="session")
+def sample_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the synthetic release with its irregular rows; session-wide, so do not change it."""
+    from reasonknee_hf.sample import write_sample
+
+    return write_sample(tmp_path_factory.mktemp("sample") / "release")

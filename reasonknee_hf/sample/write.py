@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.rows.moaks import QUESTIONS
+from reasonknee_hf.sample.files import (
+    Box,
+    cut_archive,
+    label_bounds,
+    nifti_bytes,
+    union,
+    write_nifti,
+    write_records,
+    write_text,
+    zip_member,
+)
 from reasonknee_hf.sample.labels import (
     FEMUR_REGIONS,
     LABELS,
@@ -34,7 +43,6 @@ Written by `reasonknee_hf`. Volumes are drawn, grades are cast by lot, ids are i
 from a patient. It serves to try programs, not to study knees.
 """
 _CODE_README = "The published release keeps its programs here. This one is synthetic and needs none.\n"
-_ZIP_TIME = (2025, 5, 15, 0, 0, 0)
 _EXPERT_STRUCTURES = {
     "Femoral Cartilage": ("femoral cartilage", *FEMUR_REGIONS),
     "Tibial Cartilage": ("tibial cartilage", *TIBIA_REGIONS),
@@ -68,8 +76,8 @@ def write_sample(folder: str | Path, *, scans: int = 6, seed: int = 0, flaws: bo
             f"{root} is not an empty folder; name a new one, so that two samples do not get mixed."
         )
     planned = plan(scans, seed, flaws=flaws)
-    _write_text(root / "README.md", _README)
-    _write_text(root / "code" / "README.md", _CODE_README)
+    write_text(root / "README.md", _README)
+    write_text(root / "code" / "README.md", _CODE_README)
     data = root / "data"
     for subfolder, files in (
         ("labels", grade_tables(planned, seed)),
@@ -77,27 +85,21 @@ def write_sample(folder: str | Path, *, scans: int = 6, seed: int = 0, flaws: bo
         ("split_files", split_tables(planned)),
     ):
         for name, text in files.items():
-            _write_text(data / subfolder / name, text)
+            write_text(data / subfolder / name, text)
     boxes = _write_volumes(root, planned, seed)
     generated = data / "generate_data"
     for split in SPLITS:
         mine = [scan for scan in planned if scan.split == split and scan.has_records]
-        _write_records(
+        write_records(
             generated / f"{split}.json", (record for scan in mine for record in _records(scan, boxes))
         )
     test = [scan for scan in planned if scan.split == "test" and scan.has_records]
-    _write_records(generated / "test_balanced.json", _balanced(test, boxes))
+    write_records(generated / "test_balanced.json", _balanced(test, boxes))
     return root
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode())
 
 
 # --- volumes -------------------------------------------------------------------------------------------
 
-Box = list[int]
 Boxes = dict[tuple[int, int], Box | None]
 """Number of the scan and id of the question to box."""
 
@@ -107,7 +109,7 @@ def _write_volumes(root: Path, scans: Sequence[SampleScan], seed: int) -> Boxes:
     boxes: Boxes = {}
     archive = root / "data" / "masks_aa"
     with zipfile.ZipFile(archive, "w") as masks:
-        masks.writestr(_member("masks/"), b"")
+        masks.writestr(zip_member("masks/"), b"")
         for scan in scans:
             image, labels = draw_knee(
                 scan.grid,
@@ -116,20 +118,20 @@ def _write_volumes(root: Path, scans: Sequence[SampleScan], seed: int) -> Boxes:
                 body_seed=f"{seed} {scan.knee}",
                 scan_seed=f"{seed} {scan.name}",
             )
-            bounds = _bounds(labels)
+            bounds = label_bounds(labels)
             for number in RECORDED_QUESTIONS:
                 names = question_labels(QUESTIONS[number])
-                boxes[scan.number, number] = _union([bounds[LABELS[n]] for n in names if LABELS[n] in bounds])
+                boxes[scan.number, number] = union([bounds[LABELS[n]] for n in names if LABELS[n] in bounds])
             affine = _affine(scan.grid, tilt=0.04 * (scan.number % 3))
             if scan.has_image:
-                _write_nifti(root / scan.image_path, _stored(image, scan.grid), affine)
+                write_nifti(root / scan.image_path, _stored(image, scan.grid), affine)
             # zip programs store what they cannot shrink and deflate the rest: readers meet both methods.
             method = zipfile.ZIP_DEFLATED if scan.number % 2 else zipfile.ZIP_STORED
-            member = _nifti_bytes(_stored(labels, scan.grid), affine)
-            masks.writestr(_member(f"masks/{scan.mask_name}"), member, method)
+            member = nifti_bytes(_stored(labels, scan.grid), affine)
+            masks.writestr(zip_member(f"masks/{scan.mask_name}"), member, method)
             if scan.has_expert:
                 _write_expert(root / "data" / "OAI", scan, labels, affine)
-    _cut(archive, root / "data" / "masks_ab")
+    cut_archive(archive, root / "data" / "masks_ab")
     return boxes
 
 
@@ -153,22 +155,6 @@ def _affine(grid: Grid, tilt: float) -> NDArray[np.float64]:
     return affine
 
 
-def _nifti_bytes(array: NDArray[Any], affine: NDArray[np.float64]) -> bytes:
-    import nibabel
-    import numpy as np
-
-    image = nibabel.Nifti1Image(np.asfortranarray(array), affine)
-    image.header.set_xyzt_units("mm")
-    image.set_qform(affine, code=1)
-    image.set_sform(affine, code=1)
-    return gzip.compress(image.to_bytes(), compresslevel=6, mtime=0)
-
-
-def _write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_nifti_bytes(array, affine))
-
-
 def _write_expert(
     folder: Path, scan: SampleScan, labels: NDArray[np.uint8], affine: NDArray[np.float64]
 ) -> None:
@@ -178,53 +164,10 @@ def _write_expert(
     for structure, names in _EXPERT_STRUCTURES.items():
         mask = np.isin(labels, [LABELS[name] for name in names]).astype("u1")
         path = folder / "segmentation" / scan.oai_folder / f"{structure}.nii.gz"
-        _write_nifti(path, _stored(mask, scan.grid), affine)
+        write_nifti(path, _stored(mask, scan.grid), affine)
     for name in TIBIA_REGIONS:
         path = folder / "subregions" / scan.oai_folder / f"{name.title()}.nii.gz"
-        _write_nifti(path, _stored((labels == LABELS[name]).astype("u1"), scan.grid), affine)
-
-
-def _bounds(labels: NDArray[np.uint8]) -> dict[int, Box]:
-    """Inclusive bounds `[start_slice, end_slice, x_min, x_max, y_min, y_max]` of each label of a mask."""
-    import numpy as np
-
-    # One pass: which labels occur at which index of each axis.
-    bounds: dict[int, Box] = {}
-    for axis in range(3):
-        lines = np.moveaxis(labels, axis, 0).reshape(labels.shape[axis], -1)
-        present = np.zeros((len(lines), 256), dtype=bool)
-        for index, line in enumerate(lines):
-            present[index] = np.bincount(line, minlength=256) > 0
-        for label in np.flatnonzero(present.any(axis=0)):
-            where = np.flatnonzero(present[:, label])
-            bounds.setdefault(int(label), []).extend((int(where[0]), int(where[-1])))
-    return bounds
-
-
-def _union(boxes: Sequence[Box]) -> Box | None:
-    if not boxes:
-        return None
-    return [(min, max)[side % 2](box[side] for box in boxes) for side in range(6)]
-
-
-def _member(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name, date_time=_ZIP_TIME)
-    info.create_system = 3
-    info.external_attr = (0o40755 << 16 | 0x10) if name.endswith("/") else 0o100644 << 16
-    return info
-
-
-def _cut(archive: Path, second: Path) -> None:
-    """Cuts the archive in two within the data of a member, as `split` cuts wherever the size says."""
-    with zipfile.ZipFile(archive) as masks:
-        members = [info for info in masks.infolist() if not info.is_dir()]
-        middle = members[len(members) // 2]
-    cut = middle.header_offset + 30 + len(middle.filename) + middle.compress_size // 2
-    with archive.open("r+b") as first, second.open("wb") as rest:
-        first.seek(cut)
-        while chunk := first.read(1 << 20):
-            rest.write(chunk)
-        first.truncate(cut)
+        write_nifti(path, _stored((labels == LABELS[name]).astype("u1"), scan.grid), affine)
 
 
 # --- records -------------------------------------------------------------------------------------------
@@ -259,18 +202,3 @@ def _balanced(scans: Sequence[SampleScan], boxes: Boxes) -> Iterator[dict[str, o
         count = min(len(found), len(clear))
         for scan in (*found[:count], *clear[:count]):
             yield _record(scan, number, boxes)
-
-
-def _write_records(path: Path, records: Iterator[dict[str, object]]) -> None:
-    """Writes one JSON list, record by record."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="\n") as out:
-        _dump_list(out, records)
-
-
-def _dump_list(out: IO[str], records: Iterator[dict[str, object]]) -> None:
-    separator = "[\n"
-    for record in records:
-        out.write(separator + json.dumps(record, indent=4, ensure_ascii=False))
-        separator = ",\n"
-    out.write("[]\n" if separator == "[\n" else "\n]\n")
