@@ -1,0 +1,94 @@
+"""One file to its header, or to its header and voxels, wherever it lies and however it is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from reasonknee_hf.errors import VolumeFormatError, VolumeMissingError
+from reasonknee_hf.volumes import source
+from reasonknee_hf.volumes.cache import Decoded
+from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
+from reasonknee_hf.volumes.inflate import plain
+from reasonknee_hf.volumes.voxels import Array, as_labels, read_header, read_stored, scaled
+
+
+def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
+    """Reads the header only: one read of a few kB.
+
+    Raises:
+        VolumeFormatError: the file is not NIfTI, or of a kind that is refused by name.
+        FileNotFoundError: there is no such file.
+    """
+    if data is None and path is not None and source.looks_like_image_half(path):
+        path = _other_half(path, "hdr")
+    return parse_header(source.plain_start(path, data, HEADER_BYTES))
+
+
+def load_voxels(
+    path: str | None, data: bytes | None = None, *, mask: bool = False, stop: int | None = None
+) -> Decoded:
+    """Reads header and voxels in one pass over the file.
+
+    Args:
+        path: local path or URL; for an `.hdr` / `.img` pair the name of either half.
+        data: the bytes of the file, which are then used instead of `path`.
+        mask: give integer labels instead of grey values.
+        stop: read only so many slices along the slowest axis of the file, and stop there.
+
+    Returns:
+        Header and read-only voxels in file order: stored type where there is no slope, float32 where there is one,
+        the smallest unsigned type for a mask.
+
+    Raises:
+        VolumeFormatError: the file is not NIfTI, of a kind that is refused by name, or a mask whose voxels are no labels.
+        VolumeDataError: the file is cut or fails its checksum.
+        FileNotFoundError: there is no such file.
+    """
+    if data is None and path is not None and source.looks_like_image_half(path):
+        path = _other_half(path, "hdr")
+    with _plain_pieces(path, data) as pieces:
+        header, taken = read_header(pieces)
+        if header.single_file:
+            return _decoded(header, read_stored(pieces, header, taken, stop), mask)
+    if path is None:
+        raise VolumeFormatError("this is the header of an .hdr/.img pair and the voxels are in a file that was not given")
+    with _plain_pieces(_other_half(path, "img"), None) as pieces:
+        return _decoded(header, read_stored(pieces, header, stop=stop), mask)
+
+
+def plain_file(path: str | None, data: bytes | None = None) -> bytes:
+    """The whole plain (inflated) file as bytes."""
+    with _plain_pieces(path, data) as pieces:
+        return b"".join(bytes(piece) for piece in pieces)
+
+
+def image_half(path: str) -> str:
+    """The name of the voxel half of a pair, given the name of either half."""
+    return path if source.looks_like_image_half(path) else _other_half(path, "img")
+
+
+def header_half(path: str) -> str:
+    """The name of the header half of a pair, given the name of either half."""
+    return _other_half(path, "hdr") if source.looks_like_image_half(path) else path
+
+
+@contextmanager
+def _plain_pieces(path: str | None, data: bytes | None) -> Iterator[Iterator[bytes | memoryview]]:
+    with closing(source.chunks(path, data)) as raw:  # type: ignore[type-var]
+        yield plain(raw)
+
+
+def _decoded(header: NiftiHeader, stored: Array, mask: bool) -> Decoded:
+    array = as_labels(stored, header) if mask else scaled(stored, header)
+    array.flags.writeable = False
+    return Decoded(header, array)
+
+
+def _other_half(path: str, want: str) -> str:
+    names = source.pair_names(path, want)
+    for name in names:
+        if source.exists(name):
+            return name
+    half = "header" if want == "hdr" else "voxels"
+    raise VolumeMissingError(f"{path} is half of a pair and the {half} are missing: no {' or '.join(names)}")

@@ -1,0 +1,145 @@
+"""Where the bytes of a volume come from: memory, a local file, or any URL that fsspec opens.
+
+No descriptor or connection outlives a call (or the generator that a call returned).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from reasonknee_hf.volumes.inflate import GZIP_MAGIC, plain
+
+_CHUNK = 1 << 16  # bytes read at a time: small enough to stay in the cache between reading and inflating
+_START = 4096  # bytes fetched for a header; a gzip member gives several times its size, a plain header has 540
+_STREAMING_PROTOCOLS = {"http", "https", "hf"}  # file systems whose `block_size=0` means one plain GET
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is an ordinary one of the local disk (and not a URL, not an fsspec chain)."""
+    return "://" not in path and "::" not in path
+
+
+def chunks(path: str | None, data: bytes | None = None) -> Iterator[bytes | memoryview]:
+    """The bytes of a file from first to last, as they arrive. A piece must be used before the next one is asked for.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    if data is not None:
+        return _memory_chunks(data)
+    assert path is not None
+    return _local_chunks(path) if is_local(path) else _remote_chunks(path)
+
+
+def start(path: str | None, data: bytes | None, size: int) -> bytes:
+    """At most `size` bytes from the start of a file, with one small read."""
+    if data is not None:
+        return bytes(data[:size])
+    assert path is not None
+    if is_local(path):
+        with open(path, "rb", buffering=0) as file:
+            return _read_exactly(file, size)
+    filesystem, name = _filesystem(path)
+    return bytes(filesystem.cat_file(name, start=0, end=size)[:size])
+
+
+def plain_start(path: str | None, data: bytes | None, size: int) -> bytes:
+    """At least `size` bytes from the start of the plain (inflated) file, or all of it where it is shorter."""
+    fetched = _START
+    while True:
+        head = start(path, data, fetched)
+        found = bytearray()
+        for piece in _tolerant(head):
+            found += piece
+            if len(found) >= size:
+                break
+        if len(found) >= size or len(head) < fetched:
+            return bytes(found)
+        fetched *= 16  # a gzip header with a very long name or comment
+
+
+def _tolerant(head: bytes) -> Iterator[bytes | memoryview]:
+    """Inflates what a cut piece of gzip holds; that it is cut is no fault here."""
+    if not head.startswith(GZIP_MAGIC):
+        yield head
+        return
+    from reasonknee_hf.errors import VolumeDataError
+
+    try:
+        yield from plain([head])
+    except VolumeDataError:
+        return
+
+
+def identity(path: str) -> tuple[Any, ...]:
+    """What tells apart two states of the same path: size and time for a local file, nothing for a URL."""
+    if not is_local(path):
+        return ()
+    state = os.stat(path)
+    return state.st_size, state.st_mtime_ns, state.st_ino
+
+
+def pair_names(path: str, want: str) -> list[str]:
+    """Names under which the other half of an `.hdr` / `.img` pair may lie; `want` is "hdr" or "img"."""
+    stem = path[:-3] if path.endswith(".gz") else path
+    root, _ = os.path.splitext(stem)
+    same = ".gz" if path.endswith(".gz") else ""
+    other = "" if same else ".gz"
+    return [f"{root}.{want}{same}", f"{root}.{want}{other}"]
+
+
+def looks_like_image_half(path: str) -> bool:
+    """Whether the name is that of the voxel half of a pair. Only names can tell: the half has no mark of its own."""
+    return path.endswith((".img", ".img.gz"))
+
+
+def exists(path: str) -> bool:
+    """Whether a file is there."""
+    if is_local(path):
+        return os.path.isfile(path)
+    filesystem, name = _filesystem(path)
+    return bool(filesystem.isfile(name))
+
+
+def _filesystem(path: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    filesystem, name = url_to_fs(path)
+    return filesystem, name
+
+
+def _memory_chunks(data: bytes) -> Iterator[memoryview]:
+    view = memoryview(data)
+    for at in range(0, len(view), _CHUNK):
+        yield view[at : at + _CHUNK]
+
+
+def _local_chunks(path: str) -> Iterator[memoryview]:
+    buffer = bytearray(_CHUNK)
+    view = memoryview(buffer)
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            yield view[:count]
+
+
+def _read_exactly(file: Any, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0 and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _remote_chunks(path: str) -> Iterator[bytes]:
+    filesystem, name = _filesystem(path)
+    protocols = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+    if "reasonknee" in protocols:
+        yield from filesystem.stream(name)
+    elif protocols & _STREAMING_PROTOCOLS:
+        with filesystem.open(name, "rb", block_size=0) as file:
+            while part := file.read(_CHUNK):
+                yield part
+    else:
+        yield filesystem.cat_file(name)

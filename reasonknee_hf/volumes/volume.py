@@ -1,0 +1,364 @@
+"""The lazy volume that rows carry."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from reasonknee_hf.errors import (
+    FileMissingError,
+    GridMismatchError,
+    OptionError,
+    RecordError,
+    VolumeDataError,
+    VolumeFormatError,
+    VolumeMissingError,
+)
+from reasonknee_hf.volumes import boxes, decode, orientation, source
+from reasonknee_hf.volumes.cache import Decoded, volume_cache
+from reasonknee_hf.volumes.header import Affine, NiftiHeader
+from reasonknee_hf.volumes.voxels import Array
+
+
+class KneeVolume:
+    """A NIfTI volume or mask that costs nothing until it is touched.
+
+    | touch | reads | allocates |
+    |---|---|---|
+    | `path`, `repr`, pickling | nothing | nothing |
+    | `header`, `shape`, `affine`, `spacing`, `axcodes` | the first 4 kB of the file | nothing |
+    | `array()`, `crop(box)`, `frames()`, `labels()`, ... | the whole file, once for all volumes of the same file | one array of the stored type (45 MiB for 160x384x384 int16), kept in the cache of the process |
+    | `crop(box, cache=False)` | the file up to the end of the box on its slowest axis | that part |
+    | `nifti` | the whole file | its plain bytes |
+
+    `shape`, `affine`, `spacing`, `axcodes`, `array()` and boxes all speak of the **slice-first** array: the axis of the
+    file that runs left-right in the world (from the affine) comes first, the other two keep their stored order, nothing
+    is flipped or resampled. `oriented("RAS")` gives the same volume in another order, `header` and `nifti` speak of the file
+    as stored. No descriptor stays open, and the object pickles as its path (or bytes), never with voxels.
+
+    Args:
+        path: local path or any URL that fsspec opens; None where only bytes are known.
+        data: the bytes of the file, used instead of `path`.
+        mask: voxels are labels: integers, checked.
+        label: what to call the volume in errors, such as the row's id.
+        labels: names of structures and their ids, for masks.
+    """  # noqa: E501
+
+    def __init__(
+        self,
+        path: str | None,
+        data: bytes | None = None,
+        *,
+        mask: bool = False,
+        label: str | None = None,
+        labels: Mapping[str, int] | None = None,
+    ) -> None:
+        if path is None and data is None:
+            raise OptionError("a volume needs a path or bytes")
+        self.path = path
+        self.mask = mask
+        self.label = label
+        self._data = data
+        self._names = labels
+        self._codes: str | None = None  # wanted axis codes; None is slice-first
+        self._assumed: str | None = None  # axis codes of the file, where the file itself does not tell
+        self._header: NiftiHeader | None = None
+
+    def __repr__(self) -> str:
+        what = repr(self.path) if self._data is None else f"{self.path!r}, {len(self._data)} bytes"
+        extra = "".join([", mask" if self.mask else "", f", {self._codes}" if self._codes else ""])
+        return f"KneeVolume({what}{extra})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_header": None}
+
+    # --- the file ------------------------------------------------------------------------------------------------
+
+    @property
+    def storage(self) -> dict[str, Any]:
+        """What an Arrow column stores for this volume: `{"bytes": ..., "path": ...}`. Reads nothing."""
+        return {"bytes": self._data, "path": self.path}
+
+    # `datasets` re-encodes a decoded value that a mapped function touched only if it knows its type or finds a mapping.
+    # So a volume reads as the mapping that is stored; without this, `ds.map(f)` fails wherever `f` looks at a volume.
+
+    def __getitem__(self, key: str) -> Any:
+        return self.storage[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.storage)
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+    def keys(self) -> KeysView[str]:
+        """The keys of `storage`."""
+        return self.storage.keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        """The items of `storage`."""
+        return self.storage.items()
+
+    def pin_memory(self, device: Any = None) -> KneeVolume:
+        """Nothing to pin: there are no voxels here. Keeps loaders of torch from taking the volume apart."""
+        return self
+
+    @property
+    def header(self) -> NiftiHeader:
+        """The header of the file, as stored. Reads the first 4 kB once.
+
+        Raises:
+            VolumeFormatError: the file is not NIfTI, or of a kind that is refused by name.
+            VolumeMissingError: there is no such file.
+        """
+        if self._header is None:
+            with self._named_errors():
+                self._header = decode.load_header(self.path, self._data)
+        return self._header
+
+    @property
+    def nifti(self) -> Any:
+        """The file as a `nibabel` image, as stored: not slice-first. Reads the whole file."""
+        with self._named_errors():
+            return _nibabel_image(self.path, self._data, self.header)
+
+    # --- place and order -------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of `array()`: (slices, x, y) unless oriented otherwise."""
+        return self._reorder.shape(self.header.shape)
+
+    @property
+    def affine(self) -> Affine:
+        """4x4 from an index into `array()` to mm in the RAS+ world."""
+        return self._reorder.affine(self._stored_affine, self.header.shape)
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Distance between neighbouring voxels along each axis of `array()`, in mm."""
+        a, b, c = (float(edge) for edge in np.linalg.norm(self.affine[:3, :3], axis=0))
+        return a, b, c
+
+    @property
+    def axcodes(self) -> str:
+        """Direction in which each axis of `array()` grows, such as "RPI"; the closest one for oblique volumes."""
+        return self._codes or orientation.slice_first_codes(self._stored_codes)
+
+    def oriented(self, codes: str) -> KneeVolume:
+        """The same volume with its axes in another order, such as "RAS". Reads nothing; views, never resampled.
+
+        Published boxes are slice-first; `oriented_box` moves one into the new order.
+        """
+        moved = self._copy()
+        moved._codes = orientation.check_codes(codes)
+        return moved
+
+    def assume(self, codes: str) -> KneeVolume:
+        """The same volume, with axis codes of the file for the case that its header states no transform.
+
+        Files that do state one are not affected.
+        """
+        told = self._copy()
+        told._assumed = orientation.check_codes(codes)
+        return told
+
+    def oriented_box(self, box: boxes.Box) -> list[int]:
+        """A published (slice-first) box in the axis order of this volume."""
+        return boxes.move_box(box, self._from_slice_first, self._slice_first_shape)
+
+    def slice_first_box(self, box: boxes.Box) -> list[int]:
+        """A box in the axis order of this volume as a slice-first box."""
+        back = orientation.reorder(self.axcodes, orientation.slice_first_codes(self._stored_codes))
+        return boxes.move_box(box, back, self.shape)
+
+    # --- voxels ------------------------------------------------------------------------------------------------------
+
+    def array(self) -> Array:
+        """All voxels, slice-first: a read-only view of the cached array in file order, not a copy.
+
+        Returns:
+            Array of `shape`, native byte order. Stored type where the file has no slope, else float32; the smallest
+            unsigned type for masks. NaN stays NaN.
+
+        Raises:
+            VolumeDataError: the file is cut or fails its checksum.
+            VolumeFormatError: not NIfTI, a kind that is refused by name, or no transform and none assumed.
+            VolumeMissingError: there is no such file.
+        """
+        order = self._reorder
+        return order.array(self._decoded().array)
+
+    def crop(self, box: boxes.Box, *, margin_mm: float = 0.0, clip: bool = False, cache: bool = True) -> Array:
+        """A copy of the region of a box, in file order (which costs a tenth of a copy in C order).
+
+        Args:
+            box: six ints in the axis order of this volume, ends inclusive.
+            margin_mm: grow the box by that much first, as far as the volume goes.
+            clip: take the part inside the volume where the box leaves it; see `boxes.clip_box` for that part.
+            cache: with False, a volume that is not cached is read only as far as the box needs, and not kept.
+
+        Raises:
+            RecordError: the box is malformed or leaves the volume.
+        """
+        with self._named_errors():
+            ends = boxes.clip_box(box, self.shape) if clip else boxes.check_box(box, self.shape)
+            if margin_mm:
+                ends = boxes.grow_box(ends, margin_mm, self.spacing, self.shape)
+        back = orientation.reorder(self.axcodes, self._stored_codes)
+        file_box = boxes.move_box(ends, back, self.shape)
+        if cache or self._key() in volume_cache():
+            stored = self._decoded().array
+        else:
+            with self._named_errors():
+                stored = decode.load_voxels(self.path, self._data, mask=self.mask, stop=file_box[5] + 1).array
+        return self._reorder.array(stored[boxes.box_slices(file_box)].copy(order="F"))
+
+    def nan_count(self) -> int:
+        """How many voxels are NaN."""
+        array = self.array()
+        return int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
+
+    # --- masks ---------------------------------------------------------------------------------------------------------
+
+    def labels(self) -> dict[int, str | int]:
+        """The ids in a mask (without background 0) and the structure's name for each; the id itself where it has no name."""
+        with self._named_errors():
+            self._demand_mask()
+        array = self._decoded().array
+        names = {number: name for name, number in (self._names or {}).items()}
+        counts = np.bincount(array.reshape(-1, order="F")) if array.dtype.itemsize == 1 else None
+        found = np.unique(array) if counts is None else np.flatnonzero(counts)
+        return {int(number): names.get(int(number), int(number)) for number in found if number != 0}
+
+    def structure(self, name: str | int) -> Array:
+        """Where a structure is: a boolean array of `shape`, all False where the mask lacks it.
+
+        Args:
+            name: name of the structure, with blanks or underscores, or its id.
+        """
+        with self._named_errors():
+            return self.array() == self._structure_id(name)
+
+    def structure_box(self, name: str | int) -> list[int] | None:
+        """The box around a structure in the axis order of this volume, None where the mask lacks it."""
+        return boxes.box_of(self.structure(name))
+
+    # --- inside --------------------------------------------------------------------------------------------------------
+
+    def _copy(self) -> KneeVolume:
+        other = KneeVolume.__new__(KneeVolume)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def _demand_mask(self) -> None:
+        if not self.mask:
+            raise OptionError("this volume is an image, not a mask; it has no labels")
+
+    def _structure_id(self, name: str | int) -> int:
+        self._demand_mask()
+        if isinstance(name, int):
+            return name
+        wanted = name.replace("_", " ").casefold()
+        for known, number in (self._names or {}).items():
+            if known.replace("_", " ").casefold() == wanted:
+                return number
+        known_names = ", ".join(sorted(self._names)) if self._names else "none, so give the id"
+        raise OptionError(f"unknown structure {name!r}; the label table names: {known_names}")
+
+    @property
+    def _stored_codes(self) -> str:
+        return orientation.axis_codes(self._stored_affine)
+
+    @property
+    def _stored_affine(self) -> Affine:
+        header = self.header
+        if header.affine is not None:
+            return header.affine
+        if self._assumed is not None:
+            return orientation.affine_of_codes(self._assumed, header.zooms)
+        with self._named_errors():
+            raise VolumeFormatError(
+                "the header states neither qform nor sform, so nothing tells which axis holds the slices;"
+                " say it with .assume('PIR') or read it as stored with .nifti"
+            )
+
+    @property
+    def _reorder(self) -> orientation.Reorder:
+        return orientation.reorder(self._stored_codes, self.axcodes)
+
+    @property
+    def _from_slice_first(self) -> orientation.Reorder:
+        return orientation.reorder(orientation.slice_first_codes(self._stored_codes), self.axcodes)
+
+    @property
+    def _slice_first_shape(self) -> tuple[int, int, int]:
+        first = orientation.slice_first_codes(self._stored_codes)
+        return orientation.reorder(self._stored_codes, first).shape(self.header.shape)
+
+    def _key(self) -> tuple[Any, ...]:
+        if self._data is not None:
+            return ("bytes", len(self._data), hash(self._data), self.mask)
+        assert self.path is not None
+        with self._named_errors():
+            return ("path", self.path, source.identity(self.path), self.mask)
+
+    def _decoded(self) -> Decoded:
+        key = self._key()
+        with self._named_errors():
+            decoded = volume_cache().get(key, lambda: decode.load_voxels(self.path, self._data, mask=self.mask))
+        self._header = decoded.header
+        return decoded
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Puts the row's id and the file into errors."""
+        name = ", ".join(word for word in (self.label, self.path) if word) or "volume from bytes"
+        try:
+            yield
+        except (VolumeDataError, VolumeFormatError, GridMismatchError, RecordError, OptionError) as error:
+            if str(error).startswith(name):
+                raise
+            raise type(error)(f"{name}: {error}") from error
+        except FileNotFoundError as error:
+            if isinstance(error, VolumeMissingError) and str(error).startswith(name):
+                raise
+            raise _missing(name, error, self.mask) from error
+
+
+Mapping.register(KneeVolume)
+
+
+def _missing(name: str, error: FileNotFoundError, mask: bool) -> VolumeMissingError:
+    reason = f"{error}" if isinstance(error, FileMissingError) else "no such file"
+    if mask:
+        return VolumeMissingError(f"{name}: the mask cannot be opened ({reason})")
+    return VolumeMissingError(
+        f"{name}: the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative under"
+        " its own data-use agreement (https://nda.nih.gov/oai) and may not be part of the release: get them there, keep the"
+        " relative paths, and give their folder or URL as images="
+    )
+
+
+def _nibabel_image(path: str | None, data: bytes | None, header: NiftiHeader) -> Any:
+    from io import BytesIO
+
+    import nibabel
+
+    kinds = {
+        (1, True): nibabel.Nifti1Image,
+        (1, False): nibabel.Nifti1Pair,
+        (2, True): nibabel.Nifti2Image,
+        (2, False): nibabel.Nifti2Pair,
+    }
+    kind = kinds[header.version, header.single_file]
+    files = kind.make_file_map()
+    if header.single_file or path is None:
+        files["image"].fileobj = BytesIO(decode.plain_file(path, data))
+    else:
+        files["header"].fileobj = BytesIO(decode.plain_file(decode.header_half(path)))
+        files["image"].fileobj = BytesIO(decode.plain_file(decode.image_half(path)))
+    return kind.from_file_map(files)

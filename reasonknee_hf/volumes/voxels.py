@@ -1,0 +1,123 @@
+"""Voxels from a stream of plain bytes: one buffer, stored order, native byte order, integers stay integers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reasonknee_hf.errors import VolumeDataError, VolumeFormatError
+from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
+
+Array = npt.NDArray[Any]
+_BLOCK = 1 << 18  # voxels worked on at a time, so that temporaries stay in the processor's cache
+
+
+def read_header(pieces: Iterable[bytes | memoryview]) -> tuple[NiftiHeader, bytes]:
+    """Parses the header at the start of a plain file; also gives back all bytes that were taken from `pieces`."""
+    start = bytearray()
+    for piece in pieces:
+        start += piece
+        if len(start) >= HEADER_BYTES:
+            break
+    return parse_header(bytes(start[:HEADER_BYTES])), bytes(start)
+
+
+def read_stored(
+    pieces: Iterator[bytes | memoryview], header: NiftiHeader, taken: bytes = b"", stop: int | None = None
+) -> Array:
+    """Reads voxels as stored into one new buffer.
+
+    Args:
+        pieces: the plain file that holds the voxels, in order.
+        header: its header.
+        taken: bytes of that file which were already taken from `pieces`.
+        stop: how many slices along the slowest (third) axis are wanted; all by default. With fewer than all, the rest
+            of the file is not read, so its checksum is not verified either.
+
+    Returns:
+        Array in file order (Fortran), native byte order, shape `header.shape` or `(x, y, stop)`.
+
+    Raises:
+        VolumeDataError: the file ends before the last voxel, or its checksum is wrong.
+    """
+    shape = header.shape if stop is None else (*header.shape[:2], min(stop, header.shape[2]))
+    flat = np.empty(shape[0] * shape[1] * shape[2], dtype=header.dtype)
+    target = flat.view(np.uint8)
+    skip, filled = header.offset, 0
+    whole = shape == header.shape
+    for piece in _after(taken, pieces):
+        if skip >= len(piece):
+            skip -= len(piece)
+            continue
+        part = memoryview(piece)[skip : skip + len(target) - filled]
+        skip = 0
+        target[filled : filled + len(part)] = part
+        filled += len(part)
+        if filled == len(target) and not whole:
+            break  # else go on to the end, where checksums are verified
+    if filled < len(target):
+        raise VolumeDataError(f"the file ends after {filled} of {len(target)} bytes of voxels; it is cut, fetch it again")
+    if header.byte_order != ("<" if sys.byteorder == "little" else ">"):
+        flat.byteswap(inplace=True)
+    return flat.reshape(shape, order="F")
+
+
+def _after(taken: bytes, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    if taken:
+        yield taken
+    yield from pieces
+
+
+def scaled(stored: Array, header: NiftiHeader) -> Array:
+    """Applies slope and intercept: computed in float64, rounded once to float32. Unscaled voxels come back as they are."""
+    if not header.scaled:
+        return stored
+    out = np.empty(stored.size, dtype=np.float32)
+    flat = stored.reshape(-1, order="F")
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK].astype(np.float64)
+        block *= header.slope
+        block += header.intercept
+        out[start : start + _BLOCK] = block
+    return out.reshape(stored.shape, order="F")
+
+
+def as_labels(stored: Array, header: NiftiHeader) -> Array:
+    """Turns stored voxels of a mask into integer labels of the smallest unsigned type that holds them.
+
+    Scaled or floating voxels are rounded to the nearest integer. They may be off by half a quantisation step of the
+    stored type (`slope / 2`, at most 0.25) plus 0.001: a mask saved through a slope passes, one that was interpolated
+    between labels does not.
+
+    Raises:
+        VolumeFormatError: voxels that are no labels: negative, NaN, infinite or between integers.
+    """
+    if stored.dtype.kind == "f" or header.scaled:
+        stored = _rounded(stored, header)
+    low, high = int(stored.min()), int(stored.max())
+    if low < 0:
+        raise VolumeFormatError(f"a mask holds the label {low}; labels are 0 or more")
+    smallest = np.min_scalar_type(high)
+    return stored if stored.dtype == smallest else stored.astype(smallest, order="F")
+
+
+def _rounded(stored: Array, header: NiftiHeader) -> Array:
+    step = abs(header.slope) if stored.dtype.kind != "f" and header.scaled else 0.0
+    tolerance = 0.001 + min(step / 2, 0.25)
+    out = np.empty(stored.size, dtype=np.int64)
+    flat = stored.reshape(-1, order="F")
+    for start in range(0, flat.size, _BLOCK):
+        value = flat[start : start + _BLOCK].astype(np.float64) * header.slope + header.intercept
+        nearest = np.rint(value)
+        wrong = ~(np.abs(value - nearest) <= tolerance) | (np.abs(value) > 2**31)  # NaN and infinity count as wrong
+        if wrong.any():
+            raise VolumeFormatError(
+                f"a mask holds the value {value[wrong][0]:g}, which is no label (tolerance {tolerance:g});"
+                " it may have been interpolated"
+            )
+        out[start : start + _BLOCK] = nearest
+    return out.reshape(stored.shape, order="F")
