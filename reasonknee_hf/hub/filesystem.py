@@ -1,0 +1,304 @@
+"""`reasonknee://`: a Hub dataset, a mirror of it, or a folder, with its zip archives opened like folders."""
+
+from __future__ import annotations
+
+import io
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, BinaryIO
+
+from fsspec import AbstractFileSystem
+from fsspec.utils import stringify_path, tokenize
+
+from reasonknee_hf import environment
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.hub.archive import CutArchive
+from reasonknee_hf.hub.endpoints import Endpoint, resolve_endpoints
+from reasonknee_hf.hub.executor import execute
+from reasonknee_hf.hub.listing import Info
+from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.mounts import MountedTree
+from reasonknee_hf.hub.planner import Request, plan_requests
+from reasonknee_hf.hub.readonly import ReadOnlyFileSystem, Span, slice_bounds
+from reasonknee_hf.hub.tree import CHUNK, Tree
+from reasonknee_hf.hub.treefile import TreeFile
+from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
+
+# One lock for the table of instances and the table below; nothing is read or asked for while it is held.
+_LOCK = ForkSafeLock()
+# What was opened in this process, so that the instance of a branch and those of its commit's URLs share
+# listing, archives and directories.
+_OPENED: weakref.WeakValueDictionary[str, MountedTree] = weakref.WeakValueDictionary()
+
+
+class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
+    """Keeps one instance per process for each source, revision, list of endpoints and option; never per
+    token.
+
+    The stock metaclass would key by token and thread, and keep the token in `storage_options`, which is what
+    gets pickled and printed.
+    """
+
+    def __call__(
+        cls,
+        source: str | os.PathLike[str] | None = None,
+        revision: str | None = None,
+        endpoint: Any = None,
+        token: str | bool | None = None,
+        *,
+        skip_instance_cache: bool = False,
+        **options: Any,
+    ) -> Any:
+        source = os.fspath(source) if source is not None else environment.source()
+        if source is None:
+            raise OptionError(
+                "no source: pass `source=` (a Hub dataset id, a folder or an fsspec URL) or set REASONKNEE_SOURCE"
+            )
+        if os.path.isdir(source):
+            source = os.path.abspath(source)
+        endpoints = resolve_endpoints(endpoint)
+        options = {name: value for name, value in options.items() if value is not None}
+        if revision is not None:
+            options["revision"] = revision
+        key = tokenize(cls, os.getpid(), source, [one.url for one in endpoints], options)
+        with _LOCK:
+            instance = None if skip_instance_cache else cls._cache.get(key)
+            if instance is None:
+                instance = type.__call__(cls, source, endpoints=endpoints, **options)
+                instance._fs_token_ = key
+                instance.storage_args = (source,)
+                instance.storage_options = options
+                if endpoint is not None:
+                    options["endpoint"] = [one.url for one in endpoints]
+                if not skip_instance_cache:
+                    cls._cache[key] = instance
+            cls._latest = key
+        if token is not None:
+            instance._use_token(token)
+        return instance
+
+
+class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
+    """Read-only filesystem over one commit of a Hub dataset or over a folder.
+
+    Paths are those of the repository. Zip archives, whole or cut, also appear as folders: the members of
+    `data/masks_aa` + `data/masks_ab` as `data/masks/…`. Reading a member costs one request.
+
+    Instances are shared by all threads of a process that ask for the same source, revision and endpoints.
+
+    Args:
+        source: Hub dataset id, local folder, or any fsspec URL. Default: `$REASONKNEE_SOURCE`.
+        revision: Branch, tag or commit of a Hub source; resolved to a commit once.
+        endpoint: Base URL of a Hub or of a mirror of it, or several in order of preference.
+        token: As in `huggingface_hub`. Bound to one origin; not part of what is pickled or compared.
+        cache_dir: Folder of the disk cache for whole files and members. No cache without it.
+        cache_size: Bytes that the disk cache may take.
+        encoding: Code page of member names that are not flagged as UTF-8.
+
+    Raises:
+        OptionError: No source, or an option that makes no sense.
+    """
+
+    protocol = "reasonknee"
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        endpoints: tuple[Endpoint, ...],
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
+        encoding: str | None = None,
+        **storage_options: Any,
+    ) -> None:
+        super().__init__(**storage_options)
+        self.source, self.revision = source, revision
+        self._endpoints = endpoints
+        self._encoding = encoding
+        self._token: str | bool | None = None
+        self._mounted: MountedTree | None = None
+        self._lock = ForkSafeLock()
+
+    def __repr__(self) -> str:
+        revision = f", revision={self.revision!r}" if self.revision else ""
+        return f"{type(self).__name__}({self.source!r}{revision})"
+
+    def __reduce__(self) -> Any:
+        options = {**self.storage_options, "endpoint": self._endpoints}
+        if isinstance(self._token, bool):
+            options["token"] = self._token
+        return _restore, (type(self), self.source, options, self._mounted and self._mounted.tree)
+
+    # --- what is opened -------------------------------------------------------------------------------------
+
+    @property
+    def tree(self) -> Tree:
+        """The files as they are, without what the archives hold."""
+        return self._view.tree
+
+    @property
+    def archives(self) -> Mapping[str, CutArchive]:
+        """Every zip archive by the folder that its members appear in."""
+        return self._view.archives
+
+    @property
+    def _view(self) -> MountedTree:
+        if self._mounted is None:
+            with self._lock:
+                if self._mounted is None:
+                    try:
+                        from reasonknee_hf.hub.source import open_tree
+                    except ImportError:
+                        from reasonknee_hf.hub.local import FsspecTree
+
+                        open_tree = lambda source, *_: FsspecTree(source)  # noqa: E731
+                    self._adopt(open_tree(self.source, self.revision, self._endpoints, self._token))
+        assert self._mounted is not None
+        return self._mounted
+
+    def _adopt(self, tree: Tree) -> None:
+        """Uses an opened tree, or what this process already knows of the same one."""
+        mounted = MountedTree(tree, partial(CutArchive, encoding=self._encoding))
+        if tree.sha is not None:
+            key = tokenize(os.getpid(), tree.identity, [one.url for one in self._endpoints], self._encoding)
+            with _LOCK:
+                mounted = _OPENED.setdefault(key, mounted)
+        self._mounted = mounted
+
+    def _use_token(self, token: str | bool) -> None:
+        if token != self._token:
+            self._token, self._mounted = token, None
+
+    # --- addresses ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        path = str(stringify_path(path))
+        return parse_url(path).path if path.startswith(SCHEME) else path.strip("/")
+
+    @staticmethod
+    def _get_kwargs_from_urls(url: str) -> dict[str, Any]:
+        if not str(url).startswith(SCHEME):
+            return {}
+        address = parse_url(str(url))
+        options = {
+            "source": address.source,
+            "revision": address.revision,
+            "endpoint": address.endpoints or None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+    def unstrip_protocol(self, name: str) -> str:
+        """The full URL of a path, which opens without this instance."""
+        tree = self.tree
+        path = self._strip_protocol(name)
+        if tree.sha is None:
+            root = tree.identity
+            return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
+        usual = self._endpoints == resolve_endpoints()
+        return build_url(
+            Address(
+                self.source,
+                path,
+                revision=tree.sha,
+                endpoints=() if usual else tuple(one.url for one in self._endpoints),
+            )
+        )
+
+    def url(self, path: str) -> str:
+        """What `fsspec.open` opens in any other process: the tree's own URL of a file, ours for a member.
+
+        Raises:
+            FileMissingError: There is no such file or member.
+        """
+        found = self._view.locate(self._strip_protocol(path))
+        return self.tree.url(found.path) if found.archive is None else self.unstrip_protocol(found.path)
+
+    def members(self, folder: str) -> list[str]:
+        """Paths of the members of the archive mounted at `folder`, or of the files of a real folder, below it."""
+        return self._view.members(self._strip_protocol(folder))
+
+    def resolve_member(self, published: str) -> str:
+        """The path of the member that shares the most last components with a published path.
+
+        Raises:
+            MemberMissingError: No archive holds such a file.
+            AmbiguousPathError: Several members fit equally well.
+        """
+        return self._view.resolve_member(published)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def _info(self, path: str) -> Info | None:
+        return self._view.info(path)
+
+    def _children(self, path: str) -> list[Info] | None:
+        return self._view.children(path)
+
+    def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        by_archive: dict[int, list[tuple[str, CutArchive, str]]] = {}
+        for found in map(self._view.locate, paths):
+            if found.archive is None:
+                yield found.path, self.tree.read(found.path)
+            else:
+                by_archive.setdefault(id(found.archive), []).append((found.path, found.archive, found.member))
+        for group in by_archive.values():
+            path_of = {member: path for path, _, member in group}
+            for member, content in group[0][1].read_many(path_of):
+                yield path_of[member], content
+
+    def _stretches(self, spans: Mapping[str, list[Span]]) -> Iterator[tuple[str, list[bytes]]]:
+        members: dict[str, list[Span]] = {}
+        for path in spans:
+            if self._view.locate(path).archive is None:
+                yield path, self._stretches_of_file(path, spans[path])
+            else:
+                members[path] = spans[path]
+        yield from super()._stretches(members)
+
+    def _stretches_of_file(self, path: str, spans: list[Span]) -> list[bytes]:
+        size = self.tree.size(path)
+        plan = plan_requests([slice_bounds(start, end, size) for start, end in spans], [size])
+
+        def fetch(request: Request) -> bytes:
+            return self.tree.ranges(path, [(request.start, request.stop)])[0]
+
+        answers = dict(execute(plan, fetch))
+        return [answers[index] for index in range(len(spans))]
+
+    def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes of a file in chunks of at most 64 KiB, by one plain GET that ends when the iterator is
+        closed.
+
+        Args:
+            path: File or member.
+            start: First byte.
+            stop: End, exclusive; the end of the file by default.
+        """
+        found = self._view.locate(self._strip_protocol(path))
+        if found.archive is None:
+            yield from self.tree.stream(found.path, start, stop)
+            return
+        content = memoryview(found.archive.read(found.member))[start:stop]
+        for position in range(0, len(content), CHUNK):
+            yield bytes(content[position : position + CHUNK])
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> BinaryIO:
+        if mode != "rb":
+            self._refuse(path)
+        found = self._view.locate(self._strip_protocol(path))
+        if found.archive is None:
+            return TreeFile(self.tree, found.path)
+        return io.BytesIO(found.archive.read(found.member))
+
+
+def _restore(cls: Any, source: str, options: dict[str, Any], tree: Tree | None) -> ReasonKneeFileSystem:
+    instance: ReasonKneeFileSystem = cls(source, **options)
+    if tree is not None and instance._mounted is None:
+        instance._adopt(tree)
+    return instance

@@ -1,0 +1,137 @@
+"""What the names inside a zip mean, and which of them may become paths."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from reasonknee_hf.errors import AmbiguousPathError, MemberMissingError
+
+_UTF8_FLAG = 0x800
+_DRIVE = re.compile(r"[A-Za-z]:")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# What desktop archivers add beside the real members.
+_SHADOWS = frozenset({"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini", ".Spotlight-V100", ".Trashes"})
+
+
+def decode_name(
+    raw: bytes, flags: int, *, encoding: str | None = None, unicode_extra: bytes | None = None
+) -> str:
+    """The text of a member's name.
+
+    A flagged name is UTF-8. An unflagged one should be code page 437 but seldom is, so the order is: the
+    archiver's own Unicode copy, `encoding`, UTF-8, code page 437. The last decodes any bytes, one to one, so
+    every member has a name that it can be asked for.
+
+    Args:
+        raw: The bytes in the directory.
+        flags: General purpose flags of the entry.
+        encoding: Code page of unflagged names, e.g. `"gbk"`.
+        unicode_extra: Content of the Info-ZIP Unicode path field, where there is one.
+    """
+    if raw.isascii():
+        return raw.decode("ascii")
+    candidates = [] if flags & _UTF8_FLAG or encoding is None else [encoding]
+    if unicode_extra is not None and unicode_extra[:5] == b"\x01" + zlib.crc32(raw).to_bytes(4, "little"):
+        raw, candidates = unicode_extra[5:], []
+    for candidate in (*candidates, "utf-8"):
+        with contextlib.suppress(UnicodeDecodeError):
+            return raw.decode(candidate)
+    return raw.decode("cp437")
+
+
+def normalise_name(name: str) -> str:
+    """The name with forward slashes, without empty and `.` steps; a leading or trailing slash stays."""
+    name = name.replace("\\", "/")
+    if "//" in name or name.startswith("./") or "/./" in name or name.endswith("/."):
+        rooted, folder = name.startswith("/"), name.endswith(("/", "/."))
+        steps = [step for step in name.split("/") if step not in {"", "."}]
+        name = "/" * rooted + "/".join(steps) + "/" * (folder and bool(steps))
+    return name
+
+
+def unsafe_reason(name: str) -> str | None:
+    """Why a normalised name must not become a path, or `None` where it may."""
+    if not name.strip("/"):
+        return "it is empty"
+    if name.startswith("/"):
+        return "it starts at the root"
+    if _DRIVE.match(name):
+        return "it names a drive"
+    if ".." in name.split("/"):
+        return "it climbs out of its folder"
+    if _CONTROL.search(name):
+        return "it holds control characters"
+    return None
+
+
+def is_shadow(name: str) -> bool:
+    """Whether an archiver added this entry for itself (`__MACOSX/._x`, `.DS_Store`, …)."""
+    steps = name.rstrip("/").split("/")
+    return not _SHADOWS.isdisjoint(steps) or steps[-1].startswith("._")
+
+
+def common_folder(names: Iterable[str]) -> str:
+    """The longest folder that all names lie in, with a final slash; empty where there is none."""
+    folders = {posixpath.dirname(name) for name in names}
+    if not folders:
+        return ""
+    low, high = min(folders).split("/"), max(folders).split("/")
+    shared = 0
+    while shared < min(len(low), len(high)) and low[shared] == high[shared]:
+        shared += 1
+    folder = "/".join(low[:shared])
+    return folder + "/" if folder else ""
+
+
+class SuffixIndex:
+    """Finds names by their last components, however the path in front of them was published."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_base: dict[str, list[str]] = {}
+        for name in names:
+            self._by_base.setdefault(posixpath.basename(name), []).append(name)
+
+    def find(self, published: str, where: str) -> str:
+        """The one name that shares the most last components with `published`.
+
+        Args:
+            published: Any spelling: `../data/masks/knee_003.nii.gz`, `masks\\knee_003.nii.gz`,
+                `knee_003.nii.gz`.
+            where: What is searched, for messages.
+
+        Raises:
+            MemberMissingError: No name ends in the same file name.
+            AmbiguousPathError: Several names fit equally well.
+        """
+        steps = [step for step in published.replace("\\", "/").split("/") if step not in {"", ".", ".."}]
+        candidates = self._by_base.get(steps[-1], []) if steps else []
+        if not candidates:
+            close = get_close_matches(steps[-1], self._by_base, n=3, cutoff=0.8) if steps else []
+            raise MemberMissingError(
+                f"no file {steps[-1] if steps else published!r} in {where}, which holds "
+                f"{sum(map(len, self._by_base.values()))} files"
+                + (f"; closest: {', '.join(self._by_base[name][0] for name in close)}" if close else "")
+            )
+        scores: Mapping[str, int] = {name: _shared_tail(name.split("/"), steps) for name in candidates}
+        best = max(scores.values())
+        fitting = [name for name in candidates if scores[name] == best]
+        if len(fitting) > 1:
+            raise AmbiguousPathError(
+                f"{published!r} fits {len(fitting)} files of {where}: {', '.join(fitting[:4])}. "
+                f"Give more of the path"
+            )
+        return fitting[0]
+
+
+def _shared_tail(left: list[str], right: list[str]) -> int:
+    count = 0
+    for a, b in zip(reversed(left), reversed(right), strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

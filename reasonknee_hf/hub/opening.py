@@ -1,0 +1,234 @@
+"""Opening an archive: part sizes, end record, directory, and the proof that the parts fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from reasonknee_hf.errors import ArchiveError
+from reasonknee_hf.hub.executor import execute
+from reasonknee_hf.hub.members import data_offset
+from reasonknee_hf.hub.parts import PartSet, next_part
+from reasonknee_hf.hub.planner import Request, plan_requests
+from reasonknee_hf.hub.tree import FileEntry
+from reasonknee_hf.hub.zipindex import (
+    LOCAL_HEADER,
+    SPANNED_START,
+    Directory,
+    DirectoryError,
+    EndRecordMissingError,
+    Location,
+    PartsMismatchError,
+    SpannedArchiveError,
+    locate_directory,
+)
+
+# Takes the directory of 10,000 members along with the end record.
+TAIL = 1024 * 1024
+
+_SPANNED = (
+    "was written in the archiver's spanning mode (`zip -s`), where each part is a disk of its own; only plain "
+    "cuts of one finished zip can be read. Join it with `zip -s 0 {last} --out joined.zip` and use joined.zip"
+)
+
+
+class PartTree(Protocol):
+    """What an archive needs of the tree its parts lie in; every [`Tree`] has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def sha(self) -> str | None: ...
+    def entries(self) -> Mapping[str, FileEntry]: ...
+    def size(self, path: str) -> int: ...
+    def ranges(
+        self, path: str, spans: Sequence[tuple[int, int]], *, checked_later: bool = False
+    ) -> list[bytes]: ...
+
+
+@dataclass(frozen=True)
+class RawDirectory:
+    """The directory as fetched, the location of it, and the size of every part."""
+
+    data: bytes
+    location: Location
+    sizes: tuple[int, ...]
+
+
+def where(tree: PartTree, parts: PartSet) -> str:
+    """How messages name the archive."""
+    return f"{' + '.join(parts.paths)} of {tree.name}"
+
+
+def refuse_incomplete(tree: PartTree, parts: PartSet) -> None:
+    """Raises [`ArchiveError`] for parts whose names alone tell that they cannot be read."""
+    if parts.spanned:
+        raise ArchiveError(f"{where(tree, parts)} {_SPANNED.format(last=parts.paths[-1])}")
+    if parts.missing:
+        raise ArchiveError(
+            f"{', '.join(parts.missing)} of {tree.name} missing: it belongs to the same archive as "
+            f"{', '.join(parts.paths)}. Put it beside them"
+        )
+
+
+def listed_sizes(tree: PartTree, parts: PartSet) -> list[int | None]:
+    """The size of every part as far as the listing tells."""
+    entries = tree.entries()
+    return [entries[path].size if path in entries else tree.size(path) for path in parts.paths]
+
+
+def fetch_directory(tree: PartTree, parts: PartSet, listed: Sequence[int | None]) -> RawDirectory:
+    """Reads the end of the archive: one request where the last part holds all of the directory.
+
+    Raises:
+        ArchiveError: The parts are not, or not all, of one zip archive. The message says which and why.
+    """
+    sizes = _needed_sizes(tree, parts, listed)
+    try:
+        return _fetch(tree, parts, sizes)
+    except SpannedArchiveError as error:
+        raise ArchiveError(
+            f"{where(tree, parts)} {_SPANNED.format(last=parts.paths[-1])} ({error})"
+        ) from error
+    except EndRecordMissingError as error:
+        raise ArchiveError(f"{where(tree, parts)}: {_no_end(tree, parts, sizes)}") from error
+    except PartsMismatchError as error:
+        raise ArchiveError(f"{where(tree, parts)}: {error}. {_size_hint(parts, sizes)}") from error
+    except DirectoryError as error:
+        raise ArchiveError(f"{where(tree, parts)}: {error}") from error
+
+
+def read_spans(
+    tree: PartTree,
+    parts: PartSet,
+    sizes: Sequence[int],
+    spans: Sequence[tuple[int, int]],
+    *,
+    checked_later: bool = False,
+) -> list[bytes]:
+    """The bytes of `spans`, counted over all parts, in their order."""
+    plan = plan_requests(spans, sizes)
+    found = dict(execute(plan, fetcher(tree, parts, checked_later=checked_later)))
+    return [found[index] for index in range(len(spans))]
+
+
+def fetcher(tree: PartTree, parts: PartSet, *, checked_later: bool = False) -> Callable[[Request], bytes]:
+    """What sends one request to the tree."""
+
+    def fetch(request: Request) -> bytes:
+        path, span = parts.paths[request.part], (request.start, request.stop)
+        return tree.ranges(path, [span], checked_later=checked_later)[0]
+
+    return fetch
+
+
+def _needed_sizes(tree: PartTree, parts: PartSet, listed: Sequence[int | None]) -> list[int | None]:
+    """Sizes such that at most one is left open, which then follows from the directory."""
+    last = tree.size(parts.paths[-1]) if listed[-1] is None else listed[-1]
+    sizes = [*listed[:-1], last]
+    if sizes.count(None) > 1 or last < TAIL:
+        return [
+            tree.size(path) if size is None else size for path, size in zip(parts.paths, sizes, strict=True)
+        ]
+    return sizes
+
+
+def _fetch(tree: PartTree, parts: PartSet, sizes: list[int | None]) -> RawDirectory:
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        total = sum(known)
+        tail = read_spans(tree, parts, known, [(max(0, total - TAIL), total)])[0]
+        location = locate_directory(tail, total)
+    else:
+        size = known[-1]
+        tail = tree.ranges(parts.paths[-1], [(size - TAIL, size)])[0]
+        location = locate_directory(tail, None)
+        rest = location.total - sum(known)
+        if rest < 0:
+            raise PartsMismatchError(
+                f"its end record speaks of {location.total} bytes but the parts with a known size alone hold {sum(known)}"
+            )
+        known = [rest if size is None else size for size in sizes]
+    tail_start = location.total - len(tail)
+    stop = location.start + location.size
+    data = tail[max(0, location.start - tail_start) : max(0, stop - tail_start)]
+    if location.start < tail_start:
+        data = read_spans(tree, parts, known, [(location.start, min(stop, tail_start))])[0] + data
+    raw = RawDirectory(data, location, tuple(known))
+    _prove(tree, parts, raw)
+    return raw
+
+
+def _prove(tree: PartTree, parts: PartSet, raw: RawDirectory) -> None:
+    """Checks that local headers stand where the directory says, in every part where that is not certain yet.
+
+    The last part holds the end record, and the sizes add up: so with two parts everything is in its place.
+    More parts could still be swapped, and bytes in front of the archive could as well be bytes too many
+    elsewhere.
+    """
+    prefix = raw.location.prefix
+    if len(parts.paths) <= 2 and not prefix:
+        return
+    directory = Directory(raw.data, raw.location)
+    starts = [sum(raw.sizes[:number]) for number in range(len(raw.sizes))]
+    found = {
+        directory.first_from(start + (prefix if number == 0 else 0)) for number, start in enumerate(starts)
+    }
+    probes = [directory[index] for index in sorted(index for index in found if index is not None)]
+    spans = [(probe.header, probe.header + LOCAL_HEADER.size + len(probe.raw_name)) for probe in probes]
+    if any(stop > raw.location.start for _, stop in spans):
+        raise DirectoryError("its directory speaks of members behind their own end")
+    headers = read_spans(tree, parts, raw.sizes, spans)
+    for probe, header in zip(probes, headers, strict=True):
+        try:
+            data_offset(header, probe, where(tree, parts))
+        except ArchiveError as error:
+            if prefix:
+                raise PartsMismatchError(
+                    f"there are {prefix} bytes more than its end record speaks of, and they do not stand in front"
+                ) from error
+            raise PartsMismatchError(
+                f"no member begins where its directory says in "
+                f"{_part_at(parts, raw.sizes, probe.header)}: the parts are in the wrong order or damaged"
+            ) from error
+
+
+def _part_at(parts: PartSet, sizes: Sequence[int], offset: int) -> str:
+    for path, size in zip(parts.paths, sizes, strict=True):
+        if offset < size:
+            return path
+        offset -= size
+    return parts.paths[-1]
+
+
+def _size_hint(parts: PartSet, sizes: Sequence[int | None]) -> str:
+    """Which part is likely to be at fault, from the sizes."""
+    listing = ", ".join(
+        f"{path} {size if size is not None else '?'}" for path, size in zip(parts.paths, sizes, strict=True)
+    )
+    following = next_part(parts.paths[-1])
+    hint = f"Sizes: {listing}. A part is missing, cut short, too long or not of this archive"
+    return f"{hint}; compare with the published sizes" + (f", and look for {following}" if following else "")
+
+
+def _no_end(tree: PartTree, parts: PartSet, sizes: Sequence[int | None]) -> str:
+    """Why there may be no end record, from the first bytes of the parts. Asked only when opening failed."""
+    heads = [
+        tree.ranges(path, [(0, min(4, size))])[0] if size else b""
+        for path, size in zip(parts.paths, sizes, strict=True)
+    ]
+    if SPANNED_START in heads:
+        return f"it {_SPANNED.format(last=parts.paths[-1])}"
+    if len(heads) > 1 and heads[0][:2] != b"PK" and b"PK\x03\x04" in heads[1:]:
+        first = parts.paths[1 + heads[1:].index(b"PK\x03\x04")]
+        return f"the parts are in the wrong order: {first} is the one that begins like a zip"
+    if heads[0][:2] == b"PK":
+        following = next_part(parts.paths[-1])
+        return (
+            f"{parts.paths[0]} begins like a zip, but {parts.paths[-1]} does not end like one: it was cut short, or a "
+            f"later part is missing" + (f" ({following})" if following else "")
+        )
+    return "this is no zip archive: it neither begins nor ends like one"

@@ -1,0 +1,132 @@
+"""Which files of a listing are pieces of one zip archive. Pure: judges names only."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+# What is cut but is no zip.
+_OTHER_ARCHIVES = re.compile(
+    r"\.(tar|tgz|tbz2?|txz|gz|bz2|xz|zst|7z|rar|lz4|safetensors|bin|gguf)$", re.IGNORECASE
+)
+_LETTERS = re.compile(r"(?P<stem>.+?)(?P<joint>[._-](?:part)?)(?P<number>[a-z]{2,4})")
+_DIGITS = re.compile(r"(?P<stem>.+?)(?P<joint>[._-](?:part)?)(?P<number>\d{2,4})")
+_SPANNED = re.compile(r"(?P<stem>.+)\.z(?P<number>\d{2,3})", re.IGNORECASE)
+_ZIP = re.compile(r"(?P<stem>.+)\.zip", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class PartSet:
+    """The parts of one archive.
+
+    Args:
+        mount: The folder that the archive's members appear in: path of the parts without what numbers them.
+        paths: The parts in order, first byte first.
+        missing: Paths of parts that must exist judging by the numbers of the others.
+        spanned: The parts carry the names of the archiver's own spanning mode, which is not a plain cut.
+    """
+
+    mount: str
+    paths: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    spanned: bool = False
+
+
+def find_part_sets(paths: Iterable[str]) -> dict[str, PartSet]:
+    """Finds every zip archive in a listing, whole or cut, by the names of the files.
+
+    Known are the names of `split` (`X_aa`, `X_ab`, …; also `X.zip.aa` and `X.zip_aa`), numbered parts
+    (`X.zip.001`, `X.001`; counted from 0 or 1), a whole `X.zip`, and the spanning mode of archivers
+    (`X.z01`, …, `X.zip`).
+
+    Args:
+        paths: Posix paths of the files.
+
+    Returns:
+        The sets by their mount. Where several kinds share one mount, spanned parts come first (a `.zip`
+        beside `.z01` is only their last piece), then a whole zip, then letters, then digits.
+    """
+    spanned: dict[str, dict[int, str]] = defaultdict(dict)
+    whole: dict[str, str] = {}
+    cut: dict[tuple[bool, str, str, int], dict[int, str]] = defaultdict(
+        dict
+    )  # digits?, folder/stem, joint, width
+    for path in sorted(paths):
+        folder, base = posixpath.split(path)
+        if match := _ZIP.fullmatch(base):
+            whole[posixpath.join(folder, match["stem"])] = path
+        elif match := _SPANNED.fullmatch(base):
+            spanned[posixpath.join(folder, match["stem"])][int(match["number"])] = path
+        else:
+            for pattern, letters in ((_LETTERS, True), (_DIGITS, False)):
+                match = pattern.fullmatch(base)
+                if match and not _OTHER_ARCHIVES.search(match["stem"]):
+                    stem = posixpath.join(folder, match["stem"])
+                    number = _from_letters(match["number"]) if letters else int(match["number"])
+                    cut[not letters, stem, match["joint"], len(match["number"])][number] = path
+
+    found: dict[str, PartSet] = {}
+    for mount, numbered in spanned.items():
+        last = [whole[mount]] if mount in whole else []
+        found[mount] = PartSet(
+            mount, (*(numbered[number] for number in sorted(numbered)), *last), spanned=True
+        )
+    for mount, path in whole.items():
+        found.setdefault(mount, PartSet(mount, (path,)))
+    for (digits, stem, joint, width), numbered in sorted(cut.items()):
+        zipped = _ZIP.fullmatch(posixpath.basename(stem)) is not None
+        if zipped or _looks_cut(numbered, joint, width, digits):
+            mount = stem[:-4] if zipped else stem
+            found.setdefault(mount, _numbered_set(mount, stem + joint, numbered, width, digits))
+    return dict(sorted(found.items()))
+
+
+def _looks_cut(numbered: Mapping[int, str], joint: str, width: int, digits: bool) -> bool:
+    """Whether these numbers are pieces and not, say, the ends of `notes.md` and `slice_07`."""
+    if digits:
+        return width == 3 and joint == "." and bool({0, 1} & numbered.keys())
+    # `X_ab` without its `X_aa` is a set with a hole; `X.py` alone is a program.
+    return 0 in numbered or (joint == "_" and width == 2 and min(numbered) <= 2)
+
+
+def _numbered_set(mount: str, prefix: str, numbered: Mapping[int, str], width: int, digits: bool) -> PartSet:
+    first = 1 if digits and 0 not in numbered else 0
+    wanted = range(first, max(numbered) + 1)
+    if len(wanted) > 10 * len(numbered) + 10:  # a far-off number is another file, not thousands of holes
+        wanted = range(first, first + len(numbered))
+    return PartSet(
+        mount,
+        tuple(numbered[n] for n in wanted if n in numbered),
+        missing=tuple(
+            prefix + (f"{n:0{width}d}" if digits else _to_letters(n, width))
+            for n in wanted
+            if n not in numbered
+        ),
+    )
+
+
+def next_part(path: str) -> str | None:
+    """The name that a part after `path` would have, for messages. `None` where the name carries no number."""
+    if match := re.fullmatch(r"(.*[._-](?:part)?)([a-z]{2,4})", path):
+        return match[1] + _to_letters(_from_letters(match[2]) + 1, len(match[2]))
+    if match := re.fullmatch(r"(.*[._-](?:part)?)(\d{2,4})", path):
+        return match[1] + f"{int(match[2]) + 1:0{len(match[2])}d}"
+    return None
+
+
+def _from_letters(text: str) -> int:
+    number = 0
+    for letter in text:
+        number = number * 26 + ord(letter) - ord("a")
+    return number
+
+
+def _to_letters(number: int, width: int) -> str:
+    letters = ""
+    for _ in range(width):
+        number, digit = divmod(number, 26)
+        letters = chr(ord("a") + digit) + letters
+    return letters
