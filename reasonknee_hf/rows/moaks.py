@@ -1,8 +1,8 @@
 """The questions of the dataset: what each asks, how answers are keyed, and which grades exist.
 
-One table for the whole package. Grade spaces follow MOAKS (Hunter et al. 2011) as the published prompts state them;
-the sites and the spelling of the keys follow the two published question files (69 prompts, ids 1 to 69). The seven
-categories are those of ReasonKnee-Bench.
+One table for the whole package. Grade spaces follow MOAKS (Hunter et al. 2011) as the published prompts state
+them; the sites and the spelling of the keys follow the two published question files (69 prompts, ids 1 to 69).
+The seven categories are those of ReasonKnee-Bench.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Attribute:
 
     Args:
         name: Short name used in `grades` and in the released records, e.g. `size`.
-        prompt_key: The key that the prompt asks for, e.g. `Size of lesion`; `None` where the prompt puts the grade
-            directly under the lesion key.
+        prompt_key: The key that the prompt asks for, e.g. `Size of lesion`; `None` where the prompt puts the
+            grade directly under the lesion key.
         high: Largest grade; grades run from 0.
         kind: `ordinal`, `nominal` (a code without order) or `binary` (0 absent, 1 present).
         aliases: Further keys that mean this attribute and no other of its lesion.
@@ -69,14 +69,15 @@ class Question:
 
     @cached_property
     def release_key(self) -> str:
-        """The lesion's key in the style of the released records, e.g. `femur_medial_central_cartilage_lesion`."""
+        """The lesion's key as the released records write it, e.g. `femur_medial_central_cartilage_lesion`."""
         return self.prompt_key.replace(" ", "_")
 
     def attribute(self, name: str) -> Attribute | None:
-        """The attribute called `name`: short, as in the prompt or an alias; any case, blanks or underscores."""
+        """The attribute called `name`: short, as in the prompt or an alias; any case, `_` for blanks."""
         wanted = fold(name)
         for attribute in self.attributes:
-            if any(wanted == fold(key) for key in (attribute.name, attribute.prompt_key, *attribute.aliases) if key):
+            keys = (attribute.name, attribute.prompt_key or "", *attribute.aliases)
+            if wanted in map(fold, keys):
                 return attribute
         return None
 
@@ -91,7 +92,7 @@ class Question:
 
 
 def fold(key: str) -> str:
-    """`key` reduced to what all its spellings share: lower case, single blanks for `_`, `-` and white space."""
+    """`key` reduced to what its spellings share: lower case, single blanks for `_`, `-` and white space."""
     return re.sub(r"[\s_\-]+", " ", key).strip().casefold()
 
 
@@ -125,23 +126,27 @@ _GRADE = (Attribute("grade", "grade", 3),)
 _BARE_GRADE = (Attribute("grade", None, 3),)
 _MORPHOLOGY = (Attribute("morphology", "morphology", 8, "nominal"),)
 _PRESENCE = (Attribute("presence", "presence", 1, "binary"),)
-_CYST = (Attribute("presence", "presence", 1, "binary"), Attribute("tear_location", "tear_location", 3, "nominal"))
+_CYST = (
+    Attribute("presence", "presence", 1, "binary"),
+    Attribute("tear_location", "tear_location", 3, "nominal"),
+)
 _TEAR = Attribute("complete_tear", "Complete Tear", 1, "binary")
 _INSERTION = Attribute("bml_cyst", "Associated with BML/cyst at site of insertion or origin", 1, "binary")
 _REPAIR = Attribute("repair", "ACL Repair", 1, "binary")
 _SIGNAL = Attribute("signal_abnormality", "Signal Abnormality", 1, "binary")
 
+_BOTH = ("medial", "lateral")
 _CARTILAGE_SITES = (
-    [("patella", side) for side in ("medial", "lateral")]
-    + [("femur", f"{side} {part}") for side in ("medial", "lateral") for part in ("trochlea", "central", "posterior")]
-    + [("tibia", f"{side} {part}") for side in ("medial", "lateral") for part in ("anterior", "central", "posterior")]
+    [("patella", side) for side in _BOTH]
+    + [("femur", f"{side} {part}") for side in _BOTH for part in ("trochlea", "central", "posterior")]
+    + [("tibia", f"{side} {part}") for side in _BOTH for part in ("anterior", "central", "posterior")]
 )
 _OSTEOPHYTE_SITES = (
     [("patella", part) for part in ("superior", "inferior", "medial", "lateral")]
-    + [("femur", f"{side} {part}") for side in ("medial", "lateral") for part in ("anterior", "central", "posterior")]
-    + [("tibia", side) for side in ("medial", "lateral")]
+    + [("femur", f"{side} {part}") for side in _BOTH for part in ("anterior", "central", "posterior")]
+    + [("tibia", side) for side in _BOTH]
 )
-# Prompts 33, 35 and 37 ask without a wrapper; 45, 51 and 52 under another one; 44 and 45 without an inner object.
+# Prompts 33, 35 and 37 ask without a wrapper, 45, 51 and 52 under another one.
 _UNWRAPPED_OSTEOPHYTES = {33, 35, 37}
 _PERIARTICULAR_SITES = (
     ("pes anserine bursa", "whole", "pes_anserine_bursitis_presence"),
@@ -171,7 +176,15 @@ def _questions() -> dict[int, Question]:
     for bone, part in [*_CARTILAGE_SITES, ("tibia", "subspinous")]:
         add("BML", "BML", bone, part, "MOAKS_scores", f"{bone} {part} BML", _BML)
     for bone, part in _CARTILAGE_SITES:
-        add("Cartilage", "cartilage", bone, part, "MOAKS_scores", f"{bone} {part} cartilage lesion", _CARTILAGE)
+        add(
+            "Cartilage",
+            "cartilage",
+            bone,
+            part,
+            "MOAKS_scores",
+            f"{bone} {part} cartilage lesion",
+            _CARTILAGE,
+        )
     for bone, part in _OSTEOPHYTE_SITES:
         wrapper = None if len(rows) + 1 in _UNWRAPPED_OSTEOPHYTES else "MOAKS_scores"
         add("Osteophyte", "osteophyte", bone, part, wrapper, f"{bone} {part} osteophyte", _GRADE)
@@ -185,8 +198,12 @@ def _questions() -> dict[int, Question]:
         for border, wrapper in zip(("anterior", side), wrappers, strict=True):
             key = f"{side} meniscus {border} extrusion"
             add("Meniscus", "meniscal extrusion", f"{side} meniscus", f"{border} border", wrapper, key, grade)
-    for side in ("medial", "lateral"):
-        for part, subregion in (("anterior", "anterior horn"), ("body", "body"), ("posterior", "posterior horn")):
+    for side in _BOTH:
+        for part, subregion in (
+            ("anterior", "anterior horn"),
+            ("body", "body"),
+            ("posterior", "posterior horn"),
+        ):
             wrapper = "MOAKS_grade" if side == "lateral" and part != "posterior" else "MOAKS_scores"
             key = f"{side} meniscus {part} morphology"
             add("Meniscus", "meniscal morphology", f"{side} meniscus", subregion, wrapper, key, _MORPHOLOGY)
@@ -195,8 +212,16 @@ def _questions() -> dict[int, Question]:
         ("meniscal hypertrophy", "whole", "hypertrophy", _PRESENCE),
         ("meniscal root tear", "root", "root_tear", _PRESENCE),
     ):
-        for side in ("medial", "lateral"):
-            add("Meniscus", family, f"{side} meniscus", subregion, None, f"{side}_meniscal_{suffix}", attributes)
+        for side in _BOTH:
+            add(
+                "Meniscus",
+                family,
+                f"{side} meniscus",
+                subregion,
+                None,
+                f"{side}_meniscal_{suffix}",
+                attributes,
+            )
     ligament = "Ligament & Tendon"
     add(ligament, "ligament/tendon", "ACL", "whole", None, "ACL", (_TEAR, _INSERTION, _REPAIR))
     add(ligament, "ligament/tendon", "PCL", "whole", None, "PCL", (_TEAR, _INSERTION))
