@@ -13,7 +13,7 @@ from fsspec import AbstractFileSystem
 
 from reasonknee_hf.errors import FileMissingError, IntegrityError
 from reasonknee_hf.hub.archive import CutArchive
-from reasonknee_hf.hub.listing import Info, Listing
+from reasonknee_hf.hub.folders import Info, Listing
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.parts import PartSet, find_part_sets
 from reasonknee_hf.hub.readonly import ReadOnlyFileSystem
@@ -157,8 +157,8 @@ class _PartFiles:
         data = bytes(self._fs.cat_file(path, start=start, end=stop)) if stop > start else b""
         if len(data) != stop - start:
             raise IntegrityError(
-                f"{path!r} of {self.name}: bytes {start}-{stop} came back as {len(data)} bytes. The file changed, "
-                f"or the server does not honour ranges"
+                f"{path!r} of {self.name}: bytes {start}-{stop} came back as {len(data)} bytes. The file "
+                f"changed, or the server does not honour ranges"
             )
         return data
 

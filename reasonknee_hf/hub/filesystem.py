@@ -17,7 +17,7 @@ from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.archive import CutArchive
 from reasonknee_hf.hub.endpoints import Endpoint, resolve_endpoints
 from reasonknee_hf.hub.executor import execute
-from reasonknee_hf.hub.listing import Info
+from reasonknee_hf.hub.folders import Info
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.mounts import MountedTree
 from reasonknee_hf.hub.planner import Request, plan_requests
@@ -54,7 +54,8 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
         source = os.fspath(source) if source is not None else environment.source()
         if source is None:
             raise OptionError(
-                "no source: pass `source=` (a Hub dataset id, a folder or an fsspec URL) or set REASONKNEE_SOURCE"
+                "no source: pass `source=` (a Hub dataset id, a folder or an fsspec URL) or set "
+                "REASONKNEE_SOURCE"
             )
         if os.path.isdir(source):
             source = os.path.abspath(source)
@@ -220,7 +221,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return self.tree.url(found.path) if found.archive is None else self.unstrip_protocol(found.path)
 
     def members(self, folder: str) -> list[str]:
-        """Paths of the members of the archive mounted at `folder`, or of the files of a real folder, below it."""
+        """Paths below `folder`: of the members of the archive mounted there, or of the files of a real folder."""
         return self._view.members(self._strip_protocol(folder))
 
     def resolve_member(self, published: str) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from reasonknee_hf.errors import FileMissingError
 from reasonknee_hf.hub.archive import CutArchive
-from reasonknee_hf.hub.listing import Info, Listing
+from reasonknee_hf.hub.folders import Info, Listing
 from reasonknee_hf.hub.names import SuffixIndex
 from reasonknee_hf.hub.parts import PartSet, find_part_sets
 from reasonknee_hf.hub.tree import Tree

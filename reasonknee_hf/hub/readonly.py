@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from fsspec import AbstractFileSystem
 
 from reasonknee_hf.errors import FileMissingError
-from reasonknee_hf.hub.listing import Info
+from reasonknee_hf.hub.folders import Info
 
 Span = tuple["int | None", "int | None"]  # the bounds of a Python slice
 
