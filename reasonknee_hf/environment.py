@@ -40,6 +40,12 @@ def offline() -> bool:
     return any((_text(name) or "").upper() in {"1", "ON", "YES", "TRUE"} for name in names)
 
 
+def ca_bundle() -> str | None:
+    """File or folder of trusted certificates: `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE` or `SSL_CERT_FILE`."""
+    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+    return next((value for name in names if (value := _text(name))), None)
+
+
 def register_on_import() -> bool:
     """`REASONKNEE_REGISTER=0` keeps `import reasonknee_hf` from registering the short name."""
     return (_text("REASONKNEE_REGISTER") or "1").upper() not in {"0", "OFF", "NO", "FALSE"}

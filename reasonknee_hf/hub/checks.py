@@ -1,0 +1,292 @@
+"""What an answer must look like before its body is used. Pure functions over heads and bytes."""
+
+from __future__ import annotations
+
+import email.utils
+import hashlib
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from reasonknee_hf.errors import (
+    EndpointError,
+    ForbiddenError,
+    IntegrityError,
+    RemoteMissingError,
+    ThrottledError,
+    UnreachableError,
+)
+from reasonknee_hf.hub.tree import FileEntry
+
+FULL_SHA = re.compile(r"[0-9a-f]{40}")
+_CONTENT_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)")
+_TRANSIENT = frozenset({408, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524})
+
+
+class Headers(Protocol):
+    """Headers of one answer, looked up without regard to case."""
+
+    def get(self, name: str, failobj: Any = None) -> Any: ...
+
+
+class NoRangesError(IntegrityError):
+    """The endpoint answered a range request with the whole file."""
+
+
+class ContentError(IntegrityError):
+    """A whole file does not have the size or the hash of the listing."""
+
+
+class StaleError(IntegrityError):
+    """The endpoint serves another commit, or cannot prove which one it serves."""
+
+
+class RetryLaterError(ThrottledError):
+    """The endpoint limits the rate of requests.
+
+    Attributes:
+        wait: Seconds it asks for, `None` if it does not say.
+    """
+
+    def __init__(self, message: str, wait: float | None) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RetryLaterError, (str(self), self.wait)
+
+
+def status_error(
+    status: int, headers: Headers, what: str, where: str, *, anonymous: str | None
+) -> EndpointError:
+    """The typed error for an answer that is neither a success nor a redirect.
+
+    Args:
+        status: Its status code.
+        headers: Its headers.
+        what: The file or revision that was asked for.
+        where: The endpoint, masked.
+        anonymous: Why the request carried no token, `None` if it carried one.
+    """
+    code = headers.get("X-Error-Code") or ""
+    if status == 429:
+        wait = retry_after(headers)
+        asked = "does not say for how long" if wait is None else f"asks for {wait:.0f} s of patience"
+        return RetryLaterError(f"{where} limits the rate of requests for {what} and {asked}", wait)
+    if status in _TRANSIENT:
+        error: EndpointError = UnreachableError(f"{where} answered {status} for {what}; try again later")
+        wait = retry_after(headers)
+        return RetryLaterError(f"{where} answered {status} for {what}", wait) if wait else error
+    if status in (401, 403) and code != "RepoNotFound":
+        hint = "the token is not accepted or has no access; ask for access on the dataset's page"
+        if anonymous:
+            hint = f"no token was sent ({anonymous}); log in with `hf auth login` or pass token="
+        return ForbiddenError(f"{where} answered {status} {code} for {what}: {hint}".replace("  ", " "))
+    if status in (404, 410) or code == "RepoNotFound":
+        kind = {
+            "RepoNotFound": "the repository is not there, or it is private and "
+            + (f"no token was sent ({anonymous})" if anonymous else "the token has no access"),
+            "RevisionNotFound": "there is no such revision; name a branch, a tag or a full commit sha",
+            "EntryNotFound": "the revision holds no such file",
+        }.get(code, "not there; check the name of the repository, the revision and the file")
+        return RemoteMissingError(f"{where} answered {status} for {what}: {kind}")
+    return IntegrityError(f"{where} answered {status} for {what}, which means nothing here")
+
+
+def retry_after(headers: Headers) -> float | None:
+    """Seconds until a request makes sense again, by `Retry-After` or the `RateLimit` headers."""
+    text = (headers.get("Retry-After") or "").strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if text:
+        try:
+            return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+        except (TypeError, ValueError):
+            pass
+    for name in ("RateLimit", "RateLimit-Reset", "X-RateLimit-Reset"):
+        text = (headers.get(name) or "").strip()
+        found = re.search(r"(?:^|[;,\s])(?:t|reset)=(\d+)", text) or re.fullmatch(r"(\d+)", text)
+        if found:
+            seconds = float(found[1])
+            return max(0.0, seconds - time.time()) if seconds > 1e9 else seconds
+    return None
+
+
+# --- range answers ---------------------------------------------------------------------------------------------
+
+
+def check_range_head(
+    status: int, headers: Headers, length: int | None, span: tuple[int, int], size: int | None, where: str
+) -> int | None:
+    """Checks the head of the answer to a range request and returns the total size that it names.
+
+    Args:
+        status: Status code.
+        headers: Headers.
+        length: Announced length of the body.
+        span: Half-open range that was asked for.
+        size: Size of the file by the listing, if known.
+        where: The file and the endpoint, for messages.
+
+    Raises:
+        NoRangesError: The whole file is about to come.
+        IntegrityError: Anything else than exactly the bytes that were asked for is about to come.
+    """
+    start, stop = span
+    if status == 200:
+        raise NoRangesError(
+            f"{where}: does not honour ranges (200 instead of 206 for bytes {start}-{stop - 1})"
+        )
+    if status != 206:
+        raise IntegrityError(f"{where}: answered {status} instead of 206 for bytes {start}-{stop - 1}")
+    _check_encoding(headers, where)
+    if "multipart" in (headers.get("Content-Type") or "").lower():
+        raise IntegrityError(f"{where}: sent several parts where one range was asked for")
+    if length is not None and length != stop - start:
+        raise IntegrityError(f"{where}: announces {length} bytes for a range of {stop - start}")
+    text = headers.get("Content-Range")
+    if text is None:
+        # Some proxies drop the header. A server that knows no ranges would have answered 200, and the length
+        # still has to fit; the position is then vouched for by the status alone.
+        if length is None:
+            raise IntegrityError(
+                f"{where}: neither Content-Range nor Content-Length in the answer to a range"
+            )
+        return None
+    found = _CONTENT_RANGE.fullmatch(text.strip())
+    if found is None or (int(found[1]), int(found[2]) + 1) != (start, stop):
+        raise IntegrityError(f"{where}: sends {text!r} where bytes {start}-{stop - 1} were asked for")
+    total = None if found[3] == "*" else int(found[3])
+    if total is not None and size is not None and total != size:
+        raise IntegrityError(f"{where}: says the file has {total} bytes, the listing says {size}")
+    return total
+
+
+def check_whole_head(status: int, headers: Headers, length: int | None, size: int | None, where: str) -> None:
+    """Checks the head of the answer to a plain GET. Raises [`IntegrityError`]."""
+    if status != 200:
+        raise IntegrityError(f"{where}: answered {status} instead of 200")
+    _check_encoding(headers, where)
+    if length is not None and size is not None and length != size:
+        raise IntegrityError(f"{where}: announces {length} bytes, the listing says {size}")
+
+
+def _check_encoding(headers: Headers, where: str) -> None:
+    encoding = (headers.get("Content-Encoding") or "identity").strip().lower()
+    if encoding not in ("identity", ""):
+        raise IntegrityError(
+            f"{where}: sends the file in {encoding!r} encoding although identity was asked for"
+        )
+
+
+# --- identity --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the heads of an answer say about which file this is."""
+
+    commit: str | None
+    etag: str | None
+    size: int | None
+    storage: tuple[str, str | None] | None = None  # host behind a redirect, and the ETag that it gives
+
+    @classmethod
+    def of(
+        cls,
+        heads: Mapping[str, str | None],
+        total: int | None,
+        storage: tuple[str, str | None] | None = None,
+    ) -> Identity:
+        """Of the first answer's headers `X-Repo-Commit`, `X-Linked-Etag`, `ETag`, `X-Linked-Size`."""
+        etag = heads.get("X-Linked-Etag") or heads.get("ETag")
+        linked = heads.get("X-Linked-Size") or ""
+        size = int(linked) if linked.isascii() and linked.isdigit() else total
+        return cls(heads.get("X-Repo-Commit") or None, bare_etag(etag), size, storage)
+
+
+def bare_etag(text: str | None) -> str | None:
+    """An ETag without quotes and weakness mark."""
+    return (text or "").strip().removeprefix("W/").strip('"') or None
+
+
+def check_identity(identity: Identity, entry: FileEntry, sha: str, where: str) -> bool:
+    """Whether the answer proves that it belongs to `sha`; `False` if it neither proves nor denies it.
+
+    A commit header that names `sha` is a proof, and so is an ETag that is the file's hash by the listing. ETags that
+    do not look like a hash say nothing: some mirrors make them up.
+
+    Raises:
+        StaleError: The answer says that it belongs to something else.
+        IntegrityError: The size is not the listing's.
+    """
+    if entry.size is not None and identity.size is not None and identity.size != entry.size:
+        raise IntegrityError(f"{where}: has {identity.size} bytes, the listing says {entry.size}")
+    etag = identity.etag or ""
+    expected = None
+    if re.fullmatch(r"[0-9a-f]{64}", etag):
+        expected = entry.sha256
+    elif FULL_SHA.fullmatch(etag) and entry.sha256 is None:
+        expected = entry.blob_id
+    if expected is not None and etag != expected:
+        raise StaleError(
+            f"{where}: has the ETag {etag[:12]}…, by the listing the file's hash is {expected[:12]}…"
+        )
+    if expected is not None:
+        return True
+    if identity.commit is not None and identity.commit != sha:
+        raise StaleError(f"{where}: serves commit {identity.commit[:12]}… instead of {sha[:12]}…")
+    return identity.commit is not None
+
+
+def check_unchanged(before: Identity, now: Identity, where: str) -> None:
+    """Raises [`StaleError`] if two answers for one file do not belong together."""
+    pairs = [(before.commit, now.commit), (before.etag, now.etag), (before.size, now.size)]
+    if before.storage and now.storage and before.storage[0] == now.storage[0]:
+        pairs.append((before.storage[1], now.storage[1]))
+    for old, new in pairs:
+        if old is not None and new is not None and old != new:
+            raise StaleError(f"{where}: changed between two requests (was {old}, now {new})")
+
+
+# --- content ---------------------------------------------------------------------------------------------------
+
+
+class ContentCheck:
+    """Checks a whole file against the hash of the listing while it passes by."""
+
+    def __init__(self, entry: FileEntry) -> None:
+        self._entry = entry
+        self._hash: Any = None
+        self._waiting: list[bytes] | None = None
+        self.seen = 0
+        if entry.sha256 is not None:
+            self._hash = hashlib.sha256()
+        elif entry.blob_id is not None and entry.size is not None:
+            self._hash = hashlib.sha1(b"blob %d\0" % entry.size, usedforsecurity=False)
+        elif entry.blob_id is not None:
+            self._waiting = []  # git hashes the length first, which is known at the end only
+
+    def update(self, chunk: bytes) -> None:
+        self.seen += len(chunk)
+        if self._hash is not None:
+            self._hash.update(chunk)
+        elif self._waiting is not None:
+            self._waiting.append(chunk)
+
+    def finish(self, where: str) -> None:
+        """Raises [`ContentError`] if what passed by is not the listed file."""
+        entry = self._entry
+        if entry.size is not None and self.seen != entry.size:
+            raise ContentError(f"{where}: {self.seen} bytes came, the listing says {entry.size}")
+        if self._waiting is not None:
+            content = b"".join(self._waiting)
+            self._hash = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
+        expected = entry.sha256 or entry.blob_id
+        if self._hash is not None and self._hash.hexdigest() != expected:
+            raise ContentError(
+                f"{where}: the content does not have the hash of the listing ({str(expected)[:12]}…). "
+                f"A mirror that keeps a damaged copy must be left out by endpoint="
+            )

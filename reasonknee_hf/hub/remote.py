@@ -1,0 +1,444 @@
+"""A dataset repository at one commit, read from whichever endpoint gives it right."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reasonknee_hf import environment
+from reasonknee_hf.errors import (
+    EndpointError,
+    IntegrityError,
+    OfflineError,
+    OptionError,
+    UnreachableError,
+)
+from reasonknee_hf.hub import checks, fetch, listing
+from reasonknee_hf.hub.client import Answer
+from reasonknee_hf.hub.diskcache import DiskCache
+from reasonknee_hf.hub.endpoints import Endpoint, EndpointLike, resolve_endpoints
+from reasonknee_hf.hub.mirrors import Mirrors
+from reasonknee_hf.hub.tokens import Credentials
+from reasonknee_hf.hub.tree import POINTER_LIMIT, FileEntry, check_span, find_entry, refuse_pointer
+
+logger = logging.getLogger(__name__)
+
+REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}", re.ASCII)
+_PATHS_AT_ONCE = 500
+_MAX_JSON = 256 * 1024 * 1024
+# A stream may be resumed this often, and once more for every so many bytes that came.
+_RESUMES = 4
+_BYTES_PER_RESUME = 1024 * 1024
+
+
+class HubTree:
+    """The files of a dataset repository at one commit, see [`Tree`].
+
+    The revision is resolved to a commit once, when the tree is made; from then on everything is asked for by the
+    commit. Every answer is checked before its body is used, and asked for elsewhere if it is not right.
+
+    Args:
+        repo_id: `owner/name`.
+        revision: Branch, tag or full commit sha. Default `main`.
+        endpoint: Where to ask, see [`resolve_endpoints`].
+        token: As in `huggingface_hub`; see [`Credentials`] for who gets it.
+        cache: Keeps whole files and the listing, and serves them in offline mode.
+
+    Raises:
+        OptionError: `repo_id` or an endpoint is not one.
+        RemoteMissingError: There is no such repository or revision.
+        EndpointError: No endpoint could resolve the revision.
+    """
+
+    def __init__(
+        self,
+        repo_id: str,
+        revision: str | None = None,
+        endpoint: EndpointLike | Sequence[EndpointLike] | None = None,
+        token: str | bool | None = None,
+        *,
+        cache: DiskCache | None = None,
+    ) -> None:
+        if not REPO_ID.fullmatch(repo_id) or ".." in repo_id:
+            raise OptionError(f"{repo_id!r} is not a dataset id; write it as 'owner/name'")
+        endpoints = resolve_endpoints(endpoint)
+        self.repo_id = repo_id
+        self.mirrors = Mirrors(endpoints)
+        self.cache = cache
+        self._explicit = endpoint is not None and bool(endpoint)
+        self._credentials = Credentials(endpoints, token)
+        self._entries: dict[str, FileEntry] | None = None
+        self._listed_by: frozenset[str] = frozenset()  # endpoints whose API has shown this very commit
+        self._filled: frozenset[str] = frozenset()
+        self._routes: dict[tuple[str, str], fetch.Route] = {}
+        self._seen: dict[tuple[str, str], checks.Identity] = {}
+        self._trusted: frozenset[str] = frozenset()  # endpoints that cut ranges honestly
+        revision = revision or "main"
+        self.sha = revision if checks.FULL_SHA.fullmatch(revision) else self._resolve(revision)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.repo_id} at {self.sha[:12]} from {self.mirrors.endpoints[0].url}"
+
+    @property
+    def identity(self) -> str:
+        """Cache key: the same wherever the files come from."""
+        return f"{self.repo_id}@{self.sha}"
+
+    def __repr__(self) -> str:
+        return f"HubTree({self.repo_id!r}, {self.sha!r}, {[e.url for e in self.mirrors.endpoints]})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Signed URLs are secrets, and what was seen of the endpoints belongs to this process.
+        return {**self.__dict__, "_routes": {}, "_seen": {}}
+
+    def url(self, path: str) -> str:
+        """A `reasonknee://` URL that opens in any other process; explicit endpoints are part of it."""
+        self.entry_as_listed(path)
+        place = ""
+        if self._explicit:
+            endpoints = ",".join(endpoint.url for endpoint in self.mirrors.endpoints)
+            place = urllib.parse.quote(endpoints, safe="") + "/"
+        return f"reasonknee://{place}{self.repo_id}@{self.sha}/{path}"
+
+    # --- revision and listing ----------------------------------------------------------------------------------
+
+    def _resolve(self, revision: str) -> str:
+        what = f"revision {revision!r} of dataset {self.repo_id}"
+        kept = f"revision\0{self.repo_id}\0{revision}"
+        try:
+            sha, entries = self.mirrors.ask(lambda endpoint: self._info(endpoint, revision, what), what)
+        except OfflineError as error:
+            found = self.cache.get(kept) if self.cache is not None else None
+            if found is None:
+                raise OfflineError(f"{error}{self._cached_shas()}") from None
+            return found.decode()
+        if not checks.FULL_SHA.fullmatch(sha):
+            raise IntegrityError(f"{what} was resolved to {sha!r}, which is not a commit sha")
+        self._keep_listing(sha, entries)
+        if self.cache is not None:
+            self.cache.put(kept, sha.encode())
+        self._entries = entries
+        return sha
+
+    def entries(self) -> Mapping[str, FileEntry]:
+        """The whole listing by posix path, in sorted order, fetched once."""
+        if self._entries is None:
+            self._entries = self._list()
+        return self._entries
+
+    def _list(self) -> dict[str, FileEntry]:
+        what = f"the listing of {self.repo_id} at {self.sha}"
+        kept = self.cache.get(f"listing\0{self.identity}") if self.cache is not None else None
+        if kept is not None:
+            return listing.load(kept)
+        try:
+            _, entries = self.mirrors.ask(lambda endpoint: self._info(endpoint, self.sha, what), what)
+        except OfflineError as error:
+            raise OfflineError(f"{error}{self._cached_shas()}") from None
+        self._keep_listing(self.sha, entries)
+        return entries
+
+    def _info(self, endpoint: Endpoint, revision: str, what: str) -> tuple[str, dict[str, FileEntry]]:
+        """Commit and files of a revision by the API of one endpoint: one request, no pages to turn."""
+        info = self._api(endpoint, f"revision/{urllib.parse.quote(revision, safe='')}?blobs=true", what)
+        sha, entries = listing.from_info(info, what, endpoint.url)
+        if checks.FULL_SHA.fullmatch(revision) and sha != revision:
+            raise checks.StaleError(f"{endpoint.url}: shows commit {sha[:12]} when asked for {what}")
+        if checks.FULL_SHA.fullmatch(revision) or self._entries is None:
+            self._listed_by |= {endpoint.url}
+        return sha, entries
+
+    def _api(self, endpoint: Endpoint, action: str, what: str, body: bytes | None = None) -> Any:
+        url = f"{endpoint.url}/api/datasets/{self.repo_id}/{action}"
+        form = {"Content-Type": "application/x-www-form-urlencoded"} if body is not None else None
+        method = "GET" if body is None else "POST"
+        answer, _ = fetch.follow(
+            method, url, what=what, credentials=self._credentials, headers=form, body=body
+        )
+        with answer:
+            if answer.status != 200:
+                raise self._status_error(answer, endpoint, what)
+            return listing.parse_json(answer.everything(_MAX_JSON), what, endpoint.url)
+
+    def _status_error(self, answer: Answer, endpoint: Endpoint, what: str) -> EndpointError:
+        reason = self._credentials.reason_against(endpoint.url)
+        if reason is None and self._credentials.for_url(endpoint.url) is None:
+            reason = "there is none"
+        return checks.status_error(answer.status, answer.headers, what, endpoint.url, anonymous=reason)
+
+    def _keep_listing(self, sha: str, entries: Mapping[str, FileEntry]) -> None:
+        if self.cache is None:
+            return
+        self.cache.put(f"listing\0{self.repo_id}@{sha}", listing.dump(entries))
+        known = self._known_shas()
+        if sha not in known:
+            self.cache.put(f"shas\0{self.repo_id}", json.dumps([*known, sha]).encode())
+
+    def _known_shas(self) -> list[str]:
+        kept = self.cache.get(f"shas\0{self.repo_id}") if self.cache is not None else None
+        return list(json.loads(kept)) if kept is not None else []
+
+    def _cached_shas(self) -> str:
+        if self.cache is None:
+            return "; no cache folder was given. Name a downloaded folder as the source instead"
+        known = ", ".join(self._known_shas()) or "none"
+        return f"; commits of {self.repo_id} in the cache {self.cache.folder}: {known}"
+
+    # --- single files ------------------------------------------------------------------------------------------
+
+    def entry_as_listed(self, path: str) -> FileEntry:
+        """One file as the listing has it, without a request for what it leaves out."""
+        return find_entry(self.entries(), path, self.name)
+
+    def entry(self, path: str) -> FileEntry:
+        """One file, with size and hash where the endpoints tell them."""
+        entry = self.entry_as_listed(path)
+        if listing.missing(entry) and path not in self._filled and not environment.offline():
+            self._fill(path)
+            entry = self.entry_as_listed(path)
+        return entry
+
+    def _fill(self, path: str) -> None:
+        """Asks for what the listing leaves out, for many files at once."""
+        entries = self.entries()
+        unknown = [name for name, entry in entries.items() if listing.missing(entry)]
+        first = unknown.index(path) // _PATHS_AT_ONCE * _PATHS_AT_ONCE
+        chosen = unknown[first : first + _PATHS_AT_ONCE]
+        what = f"sizes of {len(chosen)} files of {self.repo_id} at {self.sha}"
+        body = urllib.parse.urlencode([*(("paths", name) for name in chosen), ("expand", "false")]).encode()
+
+        def attempt(endpoint: Endpoint) -> dict[str, FileEntry]:
+            items = self._api(endpoint, f"paths-info/{self.sha}", what, body)
+            return listing.from_paths_info(items, what, endpoint.url)
+
+        try:
+            told = self.mirrors.ask(attempt, what)
+        except EndpointError as error:
+            logger.info("going on without %s: %s", what, error)
+            told = {}
+        self._entries = {name: told.get(name, entry) for name, entry in entries.items()}
+        self._filled |= set(chosen)
+
+    def size(self, path: str) -> int:
+        """The size in bytes: by the listing, else by what the answer to a one-byte range names.
+
+        Raises:
+            IntegrityError: No endpoint tells it; names the URL and the headers that are missing.
+        """
+        entry = self.entry(path)
+        if entry.size is not None:
+            return entry.size
+
+        def attempt(endpoint: Endpoint) -> int:
+            answer, identity = self._open(endpoint, entry, (0, 1))
+            answer.close()
+            if identity.size is None:
+                raise IntegrityError(
+                    f"{self._resolve_url(endpoint, path)}: neither X-Linked-Size nor the total in Content-Range "
+                    f"says how large the file is, and the API of {endpoint.url} does not either"
+                )
+            return identity.size
+
+        size = self.mirrors.ask(attempt, f"the size of {self._what(path)}", ranged=True)
+        filled = FileEntry(path, size, entry.blob_id, entry.sha256)
+        self._entries = {**self.entries(), path: filled}
+        return size
+
+    def read(self, path: str) -> bytes:
+        """The whole file, verified against the hash of the listing; a wrong copy is asked for elsewhere."""
+        key = f"file\0{self.identity}\0{path}"
+        kept = self.cache.get(key) if self.cache is not None else None
+        if kept is None:
+            kept = self._read_anywhere(path)
+            if self.cache is not None:
+                self.cache.put(key, kept)
+        refuse_pointer(path, kept, self.name)
+        return kept
+
+    def _read_anywhere(self, path: str) -> bytes:
+        for _ in self.mirrors.endpoints:
+            try:
+                return b"".join(self.stream(path))
+            except checks.ContentError as error:  # the endpoint that gave it is asked last from now on
+                logger.warning("reading again: %s", error)
+        return b"".join(self.stream(path))
+
+    def ranges(
+        self, path: str, spans: Sequence[tuple[int, int]], *, checked_later: bool = False
+    ) -> list[bytes]:
+        """The bytes of half-open `spans`, in order: one request a span, each verified, or a typed error."""
+        entry = self.entry(path)
+        for start, stop in spans:
+            check_span(path, start, stop, entry.size)
+        small = entry.size is not None and entry.size <= POINTER_LIMIT
+        if small or environment.offline():
+            whole = self.read(path)
+            return [whole[start:stop] for start, stop in spans]
+        what = self._what(path)
+
+        def attempt(endpoint: Endpoint, span: tuple[int, int]) -> bytes:
+            return self._range(endpoint, entry, span)
+
+        return [
+            self.mirrors.ask(lambda endpoint, span=span: attempt(endpoint, span), what, ranged=True)
+            if span[0] < span[1]
+            else b""
+            for span in spans
+        ]
+
+    def _range(self, endpoint: Endpoint, entry: FileEntry, span: tuple[int, int]) -> bytes:
+        where = self._where(endpoint, entry.path)
+        wanted = span[1] - span[0]
+        answer, _ = self._open(endpoint, entry, span)
+        with answer:
+            data = answer.read(wanted)
+            if len(data) < wanted:
+                raise UnreachableError(f"{where}: broke off after {len(data)} of {wanted} bytes")
+            if answer.length is None and not answer.ended():
+                raise IntegrityError(f"{where}: sends more than the {wanted} bytes that were asked for")
+        if wanted == entry.size:
+            check = checks.ContentCheck(entry)
+            check.update(data)
+            check.finish(where)
+        return data
+
+    def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The file in chunks, by one plain GET; a range is asked for only if `start` or `stop` is given.
+
+        After a cut the rest is asked for from where it was, by a checked range, at any endpoint. A whole file is
+        verified at its end: the last chunk is handed out only if the hash of the listing fits.
+
+        Args:
+            path: File of the listing.
+            start: First byte.
+            stop: Byte after the last one, `None` for the end of the file.
+
+        Raises:
+            EndpointError: What came is wrong, or no endpoint has the rest.
+        """
+        entry = self.entry(path)
+        end = entry.size if stop is None else stop
+        if start or stop is not None:
+            end = self.size(path) if stop is None else stop
+            check_span(path, start, end, entry.size)
+        whole = start == 0 and end == entry.size
+        check = checks.ContentCheck(entry if whole or end is None else FileEntry(path))
+        what = self._what(path)
+        position, resumes = start, 0
+        while True:
+            span = (position, end) if end is not None and (position or stop is not None) else None
+            endpoint, answer = self.mirrors.ask(
+                lambda endpoint, span=span: (endpoint, self._open(endpoint, entry, span)[0]),
+                what,
+                ranged=span is not None,
+            )
+            where = self._where(endpoint, path)
+            end = answer.length if end is None else end
+            try:
+                with answer:
+                    for chunk in answer.chunks():
+                        if position == 0:
+                            refuse_pointer(path, chunk, self.name)
+                        position += len(chunk)
+                        check.update(chunk)
+                        if end is None or position < end:
+                            yield chunk
+                        elif position > end:
+                            raise IntegrityError(f"{where}: sends more than the {end} bytes of the listing")
+                        else:
+                            check.finish(where)  # before the last chunk is handed out
+                            yield chunk
+                if end is None:
+                    _refuse_unmeasured(answer, entry, where)
+                    check.finish(where)
+                elif position < end:
+                    raise UnreachableError(f"{where}: ended at {position} of {end} bytes")
+                return
+            except checks.ContentError as error:
+                self.mirrors.demote(endpoint, error)
+                raise
+            except UnreachableError as error:
+                self.mirrors.demote(endpoint, error)
+                resumes += 1
+                if end is None or resumes > _RESUMES + (position - start) // _BYTES_PER_RESUME:
+                    raise
+                logger.info("resuming %s at byte %d: %s", what, position, error)
+
+    # --- one answer --------------------------------------------------------------------------------------------
+
+    def _what(self, path: str) -> str:
+        return f"{path!r} of {self.repo_id} at {self.sha[:12]}"
+
+    def _where(self, endpoint: Endpoint, path: str) -> str:
+        return f"{endpoint.url} for {self._what(path)}"
+
+    def _resolve_url(self, endpoint: Endpoint, path: str) -> str:
+        return f"{endpoint.url}/datasets/{self.repo_id}/resolve/{self.sha}/{urllib.parse.quote(path)}"
+
+    def _open(
+        self, endpoint: Endpoint, entry: FileEntry, span: tuple[int, int] | None
+    ) -> tuple[Answer, checks.Identity]:
+        """An answer whose head is right and which is proved to belong to this commit."""
+        key = (endpoint.url, entry.path)
+        known = self._routes.get(key)
+        if known is not None and known.usable():
+            try:
+                return self._open_at(endpoint, entry, span, known)
+            except EndpointError as error:  # a signed URL that ended early, or a storage host that is ill
+                logger.info("asking %s again for where %s lies: %s", endpoint.url, entry.path, error)
+                self._routes.pop(key, None)
+        return self._open_at(endpoint, entry, span, None)
+
+    def _open_at(
+        self, endpoint: Endpoint, entry: FileEntry, span: tuple[int, int] | None, known: fetch.Route | None
+    ) -> tuple[Answer, checks.Identity]:
+        what, where = self._what(entry.path), self._where(endpoint, entry.path)
+        url = self._resolve_url(endpoint, entry.path)
+        headers = {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"}
+        answer, route = fetch.follow(
+            "GET", url, what=what, credentials=self._credentials, headers=headers, known=known
+        )
+        try:
+            if answer.status >= 300:
+                raise self._status_error(answer, endpoint, what)
+            total: int | None
+            if span is None:
+                checks.check_whole_head(answer.status, answer.headers, answer.length, entry.size, where)
+                total = answer.length
+            else:
+                total = checks.check_range_head(
+                    answer.status, answer.headers, answer.length, span, entry.size, where
+                )
+            identity = fetch.identity_of(answer, route, total)
+            if not checks.check_identity(identity, entry, self.sha, where):
+                self._require_listed(endpoint, entry.path)
+            key = (endpoint.url, entry.path)
+            checks.check_unchanged(self._seen.setdefault(key, identity), identity, where)
+        except BaseException:
+            answer.close()
+            raise
+        if route.url != url:
+            self._routes[key] = route
+        return answer, identity
+
+    def _require_listed(self, endpoint: Endpoint, path: str) -> None:
+        """Where an answer says nothing about its commit, the API of the same endpoint must show that it has it."""
+        if endpoint.url in self._listed_by:
+            return
+        what = f"the commit {self.sha} of {self.repo_id}"
+        _, entries = self._info(endpoint, self.sha, what)
+        if path not in entries:
+            raise checks.StaleError(f"{endpoint.url}: cannot prove that its {path!r} belongs to {what}")
+
+
+def _refuse_unmeasured(answer: Answer, entry: FileEntry, where: str) -> None:
+    """A body that ends when the connection does must be measured by something else."""
+    known = entry.size is not None or entry.blob_id is not None or entry.sha256 is not None
+    if not answer.delimited and not known:
+        raise IntegrityError(f"{where}: neither a header nor the listing says how long the file is")

@@ -1,0 +1,61 @@
+"""Decides by the look of a source what kind of tree it is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.hub.diskcache import DiskCache
+from reasonknee_hf.hub.endpoints import EndpointLike
+from reasonknee_hf.hub.local import FsspecTree
+from reasonknee_hf.hub.remote import REPO_ID, HubTree
+from reasonknee_hf.hub.tree import Tree
+
+_HF_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/?")
+
+
+def open_tree(
+    source: str | os.PathLike[str],
+    revision: str | None = None,
+    endpoint: EndpointLike | Sequence[EndpointLike] | None = None,
+    token: str | bool | None = None,
+    *,
+    cache: DiskCache | None = None,
+) -> Tree:
+    """Opens a folder, an fsspec URL or a dataset on a Hub.
+
+    Args:
+        source: Local folder, fsspec URL, `owner/name` of a dataset, or `hf://datasets/owner/name[@revision]`.
+        revision: Of a dataset on a Hub; a folder has none.
+        endpoint: Of a dataset on a Hub, see [`resolve_endpoints`].
+        token: Of a dataset on a Hub, see [`Credentials`].
+        cache: Keeps what comes from a Hub.
+
+    Returns:
+        [`Tree`]: Listing and bytes of the files.
+
+    Raises:
+        OptionError: `source` is none of these, or a folder was given a revision.
+        EndpointError: A Hub did not resolve the revision.
+    """
+    text = os.fspath(source).strip()
+    hub = _HF_URL.fullmatch(text)
+    if hub is not None:
+        if revision is not None and hub[2] is not None and revision != hub[2]:
+            raise OptionError(f"{text!r} names a revision, but revision={revision!r} was given too")
+        return HubTree(hub[1], revision or hub[2], endpoint, token, cache=cache)
+    is_folder = os.path.isdir(os.path.expanduser(text))
+    if is_folder or "://" in text or os.path.isabs(text):
+        if revision is not None:
+            raise OptionError(
+                f"{text!r} is not a dataset on a Hub, so it has no revision {revision!r}; leave it out"
+            )
+        return FsspecTree(os.path.expanduser(text) if "://" not in text else text)
+    if REPO_ID.fullmatch(text):
+        return HubTree(text, revision, endpoint, token, cache=cache)
+    raise OptionError(
+        f"{text!r} is neither an existing folder, nor a URL like s3://bucket/release, nor a dataset id like "
+        f"'owner/name'"
+    )
