@@ -1,1 +1,27 @@
-"""ReasonKnee-Bench: scoring of grades and boxes."""
+"""ReasonKnee-Bench: score grounding and grading, and say why a model fails.
+
+from reasonknee_hf.bench import score
+
+report = score("answers.jsonl", reasonknee_hf.load_dataset("bench", split="test", streaming=True))
+print(report.text(compare_paper=True))
+"""
+
+from reasonknee_hf.bench.answers import Reading, read_answer
+from reasonknee_hf.bench.boxes import BoxConvention, iou
+from reasonknee_hf.bench.priors import Priors, count_grades, load_priors
+from reasonknee_hf.bench.references import read_references
+from reasonknee_hf.bench.report import Report
+from reasonknee_hf.bench.score import score
+
+__all__ = [
+    "BoxConvention",
+    "Priors",
+    "Reading",
+    "Report",
+    "count_grades",
+    "iou",
+    "load_priors",
+    "read_answer",
+    "read_references",
+    "score",
+]

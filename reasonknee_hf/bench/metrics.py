@@ -1,0 +1,190 @@
+"""The numbers of the benchmark, vectorised, with confidence intervals.
+
+Denominators
+    Every benchmark item stays in every denominator: a missing or invalid answer is a wrong answer.
+    *Attribute accuracy* counts grades, *item accuracy* counts items whose grades are all right.
+    *Micro* pools all grades (or items) of a group; *macro* is the unweighted mean over the categories
+    present.
+
+Balanced accuracy
+    The mean recall over the grades that occur in the reference; a grade that never occurs there has no recall
+    and is left out. For a category: the mean over its attributes. Chance is 1 / number of grades that occur.
+
+Weighted kappa
+    Quadratic weights, for ordinal and 0/1 grades (where it is Cohen's kappa), never for codes without order
+    (morphology, tear location). An answer without a valid grade counts as the grade farthest from the
+    truth, so that silence cannot raise the figure. Undefined (no variation at all) is `None`.
+
+Intervals
+    95 % percentile bootstrap over patients: each round draws as many patients as there are, with replacement,
+    and keeps all items of a drawn patient together. Seeded. `None` where there are fewer than two patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reasonknee_hf.bench.references import ATTRIBUTE_KINDS
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+WIDTHS = np.array([kind.attribute.high + 1 for kind in ATTRIBUTE_KINDS])
+GRADE_OFFSETS = np.concatenate([[0], np.cumsum(WIDTHS)])
+PAIR_OFFSETS = np.concatenate([[0], np.cumsum(WIDTHS**2)])
+
+
+class Bootstrap:
+    """Resamples of the patients, shared by all figures of one run (and of runs that are compared).
+
+    Args:
+        patients: Number of patients.
+        rounds: Number of resamples; 0 gives no intervals.
+        seed: Seed of the generator.
+    """
+
+    def __init__(self, patients: int, rounds: int = 1000, seed: int = 0) -> None:
+        self.patients = patients
+        usable = rounds if patients > 1 else 0
+        chances = np.full(max(patients, 1), 1 / max(patients, 1))
+        self.weights: Floats = (
+            np.random.default_rng(seed).multinomial(patients, chances, size=usable).astype(float)
+        )
+
+    def totals(self, sums: Floats) -> Floats:
+        """Sums by patient (patients, groups) as (1 + rounds, groups): the whole set, then each resample."""
+        totals: Floats = np.vstack([sums.sum(axis=0), self.weights @ sums])
+        return totals
+
+
+def sums(patients: Ints, groups: Ints, values: npt.ArrayLike, shape: tuple[int, int]) -> Floats:
+    """Sums of `values` by (patient, group); entries with a negative group are left out."""
+    kept = groups >= 0
+    cells = patients[kept] * shape[1] + groups[kept]
+    weights = np.broadcast_to(np.asarray(values, np.float64), groups.shape)[kept]
+    flat = np.bincount(cells, weights, minlength=shape[0] * shape[1])
+    return flat.astype(np.float64).reshape(shape)
+
+
+def ratio(over: Floats, under: Floats) -> Floats:
+    """`over / under`, NaN where `under` is 0."""
+    return np.divide(over, under, out=np.full(over.shape, np.nan), where=under > 0)
+
+
+def mean_of_known(values: Floats) -> Floats:
+    """The mean along the last axis over what is not NaN; NaN where nothing is known."""
+    known = np.isfinite(values)
+    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1).astype(float))
+
+
+def estimate(values: Floats, count: float) -> dict[str, Any]:
+    """A figure for reports: its value on the whole set (the first entry), its 95 % interval and its count."""
+    whole, resamples = float(values[0]), values[1:][np.isfinite(values[1:])]
+    interval = None
+    if np.isfinite(whole) and len(resamples):
+        interval = [float(bound) for bound in np.percentile(resamples, [2.5, 97.5])]
+    return {"value": whole if np.isfinite(whole) else None, "ci": interval, "n": int(count)}
+
+
+def grouped(
+    patients: Ints, groups: Ints, names: Sequence[str], values: npt.ArrayLike, bootstrap: Bootstrap
+) -> tuple[dict[str, dict[str, Any]], Floats, Floats]:
+    """Means of `values` by group, of the groups that occur.
+
+    Returns:
+        The estimate of each group by name; numerators and denominators of shape (1 + rounds, groups).
+    """
+    shape = bootstrap.patients, len(names)
+    over = bootstrap.totals(sums(patients, groups, values, shape))
+    under = bootstrap.totals(sums(patients, groups, 1.0, shape))
+    means = ratio(over, under)
+    table = {name: estimate(means[:, g], under[0, g]) for g, name in enumerate(names) if under[0, g]}
+    return table, over, under
+
+
+def micro_macro(over: Floats, under: Floats) -> dict[str, dict[str, Any]]:
+    """Micro and macro averages over groups, from what [`grouped`] returns."""
+    present = under[0] > 0
+    count = float(under[0].sum())
+    return {
+        "micro": estimate(ratio(over.sum(axis=1), under.sum(axis=1)), count),
+        "macro": estimate(mean_of_known(ratio(over, under)[:, present]), count),
+    }
+
+
+def grade_counts(
+    patients: Ints, kinds: Ints, truth: Ints, predicted: Ints, bootstrap: Bootstrap
+) -> tuple[Floats, Floats]:
+    """How often each grade of each attribute is the truth and how often it is then answered.
+
+    Returns:
+        Hits and counts, each (1 + rounds, all grades of all attributes); grades of attribute k begin at
+        `GRADE_OFFSETS[k]`.
+    """
+    shape = bootstrap.patients, int(GRADE_OFFSETS[-1])
+    cells = GRADE_OFFSETS[kinds] + truth
+    hits = bootstrap.totals(sums(patients, cells, predicted == truth, shape))
+    return hits, bootstrap.totals(sums(patients, cells, 1.0, shape))
+
+
+def recalls(hits: Floats, counts: Floats, kind: int) -> Floats:
+    """Recall of each grade of one attribute, (1 + rounds, grades); NaN where a grade does not occur."""
+    cells = slice(GRADE_OFFSETS[kind], GRADE_OFFSETS[kind + 1])
+    return ratio(hits[:, cells], counts[:, cells])
+
+
+def confusion(kinds: Ints, truth: Ints, predicted: Ints, kind: int) -> Ints:
+    """Counts (grades, grades + 1): rows the truth, columns the answer, the last column no valid answer."""
+    width = int(WIDTHS[kind])
+    chosen = kinds == kind
+    column = np.where(predicted[chosen] < 0, width, predicted[chosen])
+    return np.bincount(truth[chosen] * (width + 1) + column, minlength=width * (width + 1)).reshape(
+        width, width + 1
+    )
+
+
+def farthest(kinds: Ints, truth: Ints, predicted: Ints) -> Ints:
+    """`predicted` with the grade farthest from the truth where there is no valid one."""
+    high = WIDTHS[kinds] - 1
+    return np.where(predicted < 0, np.where(2 * truth >= high, 0, high), predicted)
+
+
+def kappas(
+    patients: Ints, kinds: Ints, truth: Ints, predicted: Ints, bootstrap: Bootstrap
+) -> list[Floats | None]:
+    """Quadratic weighted kappa of each attribute, (1 + rounds,); `None` for attributes without order."""
+    shape = bootstrap.patients, int(PAIR_OFFSETS[-1])
+    cells = PAIR_OFFSETS[kinds] + truth * WIDTHS[kinds] + farthest(kinds, truth, predicted)
+    totals = bootstrap.totals(sums(patients, cells, 1.0, shape))
+    found: list[Floats | None] = []
+    for kind, width in enumerate(WIDTHS):
+        if ATTRIBUTE_KINDS[kind].attribute.kind == "nominal":
+            found.append(None)
+            continue
+        table = totals[:, PAIR_OFFSETS[kind] : PAIR_OFFSETS[kind + 1]].reshape(-1, width, width)
+        weights = (np.arange(width)[:, None] - np.arange(width)) ** 2 / max(width - 1, 1) ** 2
+        observed = (table * weights).sum(axis=(1, 2))
+        chance = np.einsum("bi,bj,ij->b", table.sum(axis=2), table.sum(axis=1), weights)
+        found.append(1 - ratio(observed * table.sum(axis=(1, 2)), chance))
+    return found
+
+
+def correlations(
+    patients: Ints, groups: Ints, names: Sequence[str], x: Floats, y: Floats, bootstrap: Bootstrap
+) -> dict[str, dict[str, Any]]:
+    """Pearson's correlation of `x` and `y` by group; `None` where either does not vary."""
+    shape = bootstrap.patients, len(names)
+    count, sx, sy, sxx, syy, sxy = (
+        bootstrap.totals(sums(patients, groups, values, shape)) for values in (1.0, x, y, x * x, y * y, x * y)
+    )
+    spread_x, spread_y = count * sxx - sx**2, count * syy - sy**2
+    # Sums of floats leave crumbs where nothing varies.
+    varied = (spread_x > 1e-9 * count**2) & (spread_y > 1e-9 * count**2)
+    product = np.sqrt(np.where(varied, spread_x * spread_y, 0.0))
+    values = np.clip(ratio(count * sxy - sx * sy, product), -1.0, 1.0)
+    return {name: estimate(values[:, g], count[0, g]) for g, name in enumerate(names) if count[0, g]}

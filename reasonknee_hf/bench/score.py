@@ -1,0 +1,272 @@
+"""Scores a run: answers are read, boxes compared, and everything is counted against all references.
+
+    report = score("answers.jsonl", rows)
+
+The result depends on the set of answers and references alone, not on their order, on how they are spread
+over files, or on identical repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reasonknee_hf.bench.answers import Reading, read_answer
+from reasonknee_hf.bench.boxes import (
+    OAI_DESS_SPACING,
+    BoxConvention,
+    centre_distance,
+    iou,
+    problems,
+    suspicions,
+)
+from reasonknee_hf.bench.inputs import CONFLICTING, Conflicts, Entry, Merged, Predictions, merge, read_entries
+from reasonknee_hf.bench.metrics import Bootstrap
+from reasonknee_hf.bench.priors import Priors
+from reasonknee_hf.bench.references import References, read_references
+from reasonknee_hf.bench.report import Report
+from reasonknee_hf.bench.summary import summarise
+from reasonknee_hf.errors import OptionError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+STAGES = ("no valid answer", "wrong place", "wrong grade", "right")
+"""The first link that broke, for each item; `wrong grade` means: right place, wrong grade."""
+
+
+@dataclass
+class Outcome:
+    """What came of each item, in the order of `references`.
+
+    Args:
+        references: The items.
+        merged: The answers by id, and what was seen while merging.
+        readings: What each answer says; `None` where there is no answer.
+        reasons: Why an item has no valid answer; `None` where it has one.
+        predicted: The answered grade for each reference grade, -1 where there is no valid one.
+        graded: Whether an item has reference grades.
+        right: Whether all of them were met.
+        boxes: Answered boxes (n, 6) in voxels and in the data's order, NaN where there is no valid one.
+        box_problems: Why an item with a reference box has no valid answered one; `""` where it has.
+        iou: NaN where there is no reference box; 0 without a valid answered one.
+        distance: Between centres, in mm; NaN where either box is missing.
+        stage: Index into `STAGES`; -1 where an item is not graded.
+        places_judged: Whether any answer of the run holds a box; if not, no item fails for its place.
+    """
+
+    references: References
+    merged: Merged
+    readings: list[Reading | None]
+    reasons: list[str | None]
+    predicted: Ints
+    graded: Bools
+    right: Bools
+    boxes: Floats
+    box_problems: npt.NDArray[np.str_]
+    iou: Floats
+    distance: Floats
+    stage: Ints
+    places_judged: bool
+    warnings: list[str]
+
+
+def score(
+    predictions: Predictions,
+    references: Iterable[Mapping[str, Any]],
+    *,
+    convention: BoxConvention | None = None,
+    strict: bool = False,
+    free_digits: bool = False,
+    conflicts: Conflicts = "first",
+    only_answered: bool = False,
+    priors: Priors | None = None,
+    iou_threshold: float = 0.25,
+    spacing: tuple[float, float, float] = OAI_DESS_SPACING,
+    rounds: int = 1000,
+    seed: int = 0,
+    subset: str | None = None,
+    name: str = "this run",
+) -> Report:
+    """Scores the answers of one run.
+
+    Args:
+        predictions: Path or paths of prediction files, a mapping of id to answer, or rows `{"id",
+            "prediction"}`; see `inputs`.
+        references: Rows of the `bench` config, or any rows with its columns. No volume is opened.
+        convention: What the six numbers of an answered box mean; by default that of the data.
+        strict: Turns all repairs of answers off.
+        free_digits: Lets `grade N` in free text answer a question with one attribute. A guess, hence off.
+        conflicts: What counts where an item has different answers: `first`, `invalid` or `raise`.
+        only_answered: Scores only the items that were answered. All outputs then say that this is a subset.
+        priors: Grade counts of the training split, for the prior beside each accuracy.
+        iou_threshold: The least IoU that counts as the right place in the stages.
+        spacing: Voxel size in mm along slice, x, y, for rows without a `spacing` of their own.
+        rounds: Rounds of the bootstrap over patients; 0 for no intervals.
+        seed: Its seed.
+        subset: What part of the benchmark `references` are, if they are not all of it.
+        name: What to call the run in tables.
+
+    Raises:
+        PredictionError: A prediction file cannot be read, or answers conflict and `conflicts` is `raise`.
+        RecordError: The references are no rows of the benchmark.
+        OptionError: An option has no such value.
+    """
+    if not 0 < iou_threshold <= 1:
+        raise OptionError(f"iou_threshold= is above 0 and at most 1, not {iou_threshold!r}.")
+    rows = references if isinstance(references, References) else read_references(references)
+    merged = merge(read_entries(predictions), _resolver(rows), conflicts)
+    if only_answered:
+        rows = rows.take([index for index, item in enumerate(rows.ids) if item in merged.answers])
+        subset = "; ".join(filter(None, (subset, "answered items only")))
+    convention = convention or BoxConvention()
+    outcome = judge(rows, merged, convention, strict, free_digits, iou_threshold, spacing)
+    bootstrap = Bootstrap(len(rows.patient_ids), rounds, seed)
+    rules = {
+        "strict": strict,
+        "free_digits": free_digits,
+        "conflicts": conflicts,
+        "boxes": convention.describe(),
+        "box_ends": convention.ends,
+        "iou_threshold": iou_threshold,
+        "spacing_mm": list(spacing),
+        "bootstrap": {"over": "patients", "rounds": len(bootstrap.weights), "seed": seed, "level": 0.95},
+    }
+    data = summarise(outcome, priors, bootstrap, STAGES) | {"name": name, "subset": subset, "rules": rules}
+    return Report(data, outcome, bootstrap)
+
+
+def _resolver(references: References) -> Any:
+    """How an entry finds its reference: by id; by id without leading zeros, if unique; by scan and prompt."""
+    index = {item: item for item in references.ids}
+    bare: dict[str, str | None] = {}
+    for item in references.ids:
+        key = _without_zeros(item)
+        bare[key] = None if key in bare else item
+
+    def resolve(entry: Entry) -> tuple[str | None, bool]:
+        if entry.id is not None:
+            if entry.id in index:
+                return index[entry.id], False
+            respelled = bare.get(_without_zeros(entry.id))
+            if respelled is not None:
+                return respelled, True
+        if entry.prompt is not None:
+            row = references.prompts.get((str(entry.scan_id), entry.prompt))
+            if row is not None:
+                return references.ids[row], False
+        return None, False
+
+    return resolve
+
+
+def _without_zeros(item: str) -> str:
+    return "_".join(part.lstrip("0") or "0" if part.isdigit() else part for part in item.split("_"))
+
+
+def judge(
+    references: References,
+    merged: Merged,
+    convention: BoxConvention,
+    strict: bool,
+    free_digits: bool,
+    iou_threshold: float,
+    spacing: tuple[float, float, float],
+) -> Outcome:
+    """Reads all answers and holds them against the references."""
+    readings, reasons, answered = _read_all(references, merged, strict, free_digits)
+    predicted = np.array(
+        [
+            -1 if (reading := readings[item]) is None else reading.grades.get(name, -1)
+            for item, name in zip(references.grade_item.tolist(), references.grade_name, strict=True)
+        ],
+        np.int64,
+    )
+    size = len(references)
+    wanted = np.bincount(references.grade_item, minlength=size)
+    hits = np.bincount(references.grade_item[predicted == references.truth], minlength=size)
+    valid = np.bincount(references.grade_item[predicted >= 0], minlength=size)
+    graded = wanted > 0
+    for item in np.flatnonzero(graded & (valid == wanted)):
+        reasons[item] = None  # an attribute that has no reference grade cannot make an answer invalid
+    has_box = np.isfinite(references.boxes).all(axis=1)
+    boxes, box_problems, places_judged = _read_boxes(answered, readings, convention)
+    usable = has_box & (box_problems == "")
+    overlap = np.where(has_box, 0.0, np.nan)
+    overlap[usable] = iou(boxes[usable], references.boxes[usable], convention.ends)
+    distance = np.full(size, np.nan)
+    voxel = np.where(np.isfinite(references.spacing), references.spacing, np.asarray(spacing, np.float64))
+    distance[usable] = centre_distance(boxes[usable], references.boxes[usable], voxel[usable])
+    stage = np.where(hits == wanted, 3, 2)
+    if places_judged:
+        stage[has_box & (np.nan_to_num(overlap) < iou_threshold)] = 1
+    stage[valid < wanted] = 0
+    stage[~graded] = -1
+    warnings = suspicions(answered[usable], references.boxes[usable], convention)
+    unfit = int((problems(references.boxes[has_box], convention.ends) != "").sum())
+    if unfit:
+        warnings.append(
+            f"{unfit} reference boxes are empty or reversed with {convention.ends} ends; they score 0."
+        )
+    return Outcome(
+        references=references,
+        merged=merged,
+        readings=readings,
+        reasons=reasons,
+        predicted=predicted,
+        graded=graded,
+        right=graded & (hits == wanted),
+        boxes=boxes,
+        box_problems=np.where(has_box, box_problems, ""),
+        iou=overlap,
+        distance=distance,
+        stage=stage,
+        places_judged=places_judged,
+        warnings=warnings,
+    )
+
+
+def _read_all(
+    references: References, merged: Merged, strict: bool, free_digits: bool
+) -> tuple[list[Reading | None], list[str | None], Floats]:
+    readings: list[Reading | None] = []
+    reasons: list[str | None] = []
+    boxes = np.full((len(references), 6), np.nan)
+    for index, (item, question) in enumerate(zip(references.ids, references.questions, strict=True)):
+        reading = None
+        reason: str | None = "missing"
+        if question is None:
+            reason = "unknown_question"
+        elif item in merged.answers:
+            answer = merged.answers[item]
+            if answer is CONFLICTING:
+                reason = "conflicting"
+            else:
+                reading = read_answer(answer, question, strict=strict, free_digits=free_digits)
+                reason = reading.reason
+                if reading.box is not None:
+                    boxes[index] = reading.box
+        readings.append(reading)
+        reasons.append(reason)
+    return readings, reasons, boxes
+
+
+def _read_boxes(
+    answered: Floats, readings: list[Reading | None], convention: BoxConvention
+) -> tuple[Floats, npt.NDArray[np.str_], bool]:
+    """Boxes in voxels (NaN: invalid), why they are invalid, and whether the run answers with boxes at all."""
+    given = [
+        reading.box_problem or ("" if reading.box else "no_box") if reading else "no_box"
+        for reading in readings
+    ]
+    found = np.array(given, dtype="U12")
+    boxes = convention.to_voxels(answered)
+    readable = found == ""
+    found[readable] = problems(boxes[readable], convention.ends)
+    boxes[found != ""] = np.nan
+    return boxes, found, bool((np.array(given, dtype="U12") != "no_box").any())
