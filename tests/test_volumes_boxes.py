@@ -20,11 +20,7 @@ from reasonknee_hf.volumes.orientation import (
     slice_first_codes,
 )
 
-ALL_CODES = [
-    "".join(letters)
-    for order in permutations(("RL", "AP", "SI"))
-    for letters in product(*order)
-]
+ALL_CODES = ["".join(letters) for order in permutations(("RL", "AP", "SI")) for letters in product(*order)]
 
 
 @st.composite

@@ -31,12 +31,17 @@ def volume_file(tmp_path):
 
 @pytest.fixture
 def features():
-    return Features({"id": Value("string"), "image": VolumeFeature(), "mask": VolumeFeature(mask=True, labels={"a": 1})})
+    return Features(
+        {"id": Value("string"), "image": VolumeFeature(), "mask": VolumeFeature(mask=True, labels={"a": 1})}
+    )
 
 
 @pytest.fixture
 def rows(volume_file):
-    return [{"id": "0", "image": str(volume_file), "mask": str(volume_file)}, {"id": "1", "image": None, "mask": None}]
+    return [
+        {"id": "0", "image": str(volume_file), "mask": str(volume_file)},
+        {"id": "1", "image": None, "mask": None},
+    ]
 
 
 def check(row, expected):
@@ -171,9 +176,7 @@ def test_embedding_from_every_kind_of_source(kind, tmp_path):
     [embedded] = feature.embed_storage(pa.array([stored], VolumeFeature.pa_type)).to_pylist()
     assert embedded["bytes"] == data
     assert "/" not in embedded["path"]
-    np.testing.assert_array_equal(
-        feature.decode_example(embedded).array(), np.moveaxis(array, -1, 0)
-    )
+    np.testing.assert_array_equal(feature.decode_example(embedded).array(), np.moveaxis(array, -1, 0))
 
 
 def test_rows_of_one_scan_read_the_file_once(tmp_path, monkeypatch):
@@ -235,7 +238,9 @@ def test_decode_is_idempotent_and_keeps_nothing_as_none():
         pa.array(["/a.nii", None]),
         pa.array(["/a.nii", None], pa.large_string()),
         pa.array([{"path": "/a.nii"}, None]),
-        pa.array([{"path": "/a.nii", "bytes": None}, None], pa.struct({"path": pa.string(), "bytes": pa.binary()})),
+        pa.array(
+            [{"path": "/a.nii", "bytes": None}, None], pa.struct({"path": pa.string(), "bytes": pa.binary()})
+        ),
         pa.array([None, "/a.nii", None])[1:],
     ],
 )

@@ -1,4 +1,4 @@
-"""NIfTI files for tests of `reasonknee_hf.volumes`: written by `nibabel`, so that two implementations meet."""
+"""NIfTI files for tests of `reasonknee_hf.volumes`, written by `nibabel`: so two implementations meet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import nibabel
 import numpy as np
 
-# The grid of a published volume in small: slices run left-right on the last axis, in plane posterior and inferior.
+# The grid of a published volume in small: slices run left-right on the last axis, in plane posterior and
+# inferior.
 PIR = np.array([[0.0, 0.0, 0.7, -3.0], [-0.5, 0.0, 0.0, 4.0], [0.0, -0.5, 0.0, 5.0], [0.0, 0.0, 0.0, 1.0]])
 # The same with slices on the first axis.
 RPI = PIR[:, [2, 0, 1, 3]]
@@ -21,7 +22,9 @@ def voxels(shape: tuple[int, ...] = (8, 9, 5), dtype: Any = np.int16, seed: int 
     return np.random.default_rng(seed).integers(0, top, shape, endpoint=True).astype(dtype)
 
 
-def image(array: np.ndarray, affine: np.ndarray | None = PIR, *, second: bool = False, qform: Any = None) -> Any:
+def image(
+    array: np.ndarray, affine: np.ndarray | None = PIR, *, second: bool = False, qform: Any = None
+) -> Any:
     """A `nibabel` image with an sform, or with a qform too."""
     kind = nibabel.Nifti2Image if second else nibabel.Nifti1Image
     made = kind(array, affine, dtype=array.dtype)

@@ -1,7 +1,8 @@
 """Boxes around regions of a volume. Pure functions.
 
-A box is `[start_slice, end_slice, x_min, x_max, y_min, y_max]`: two inclusive ends for each of the three axes of an
-array, in array order. In published rows the array is slice-first: axis 0 = slice, axis 1 = x, axis 2 = y.
+A box is `[start_slice, end_slice, x_min, x_max, y_min, y_max]`: two inclusive ends for each of the three axes
+of an array, in array order. In published rows the array is slice-first: axis 0 = slice, axis 1 = x,
+axis 2 = y.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ def check_box(box: Box, shape: Shape | None = None) -> list[int]:
         shape: shape of the array that the box must lie in; not checked where it is not given.
 
     Raises:
-        RecordError: not six integers, an end before its start, or a box that leaves the array. A box is never clipped.
+        RecordError: not six integers, an end before its start, or a box that leaves the array. A box is never
+            clipped.
     """
     ends = [int(end) for end in box]
     if len(ends) != 6 or any(given != end for given, end in zip(box, ends, strict=True)):
-        raise RecordError(f"box {list(box)}: six integers are needed, [start_slice, end_slice, x_min, x_max, y_min, y_max]")
+        raise RecordError(
+            f"box {list(box)}: six integers are needed, [start_slice, end_slice, x_min, x_max, y_min, y_max]"
+        )
     for axis in range(3):
         low, high = ends[2 * axis : 2 * axis + 2]
         if low > high:
             raise RecordError(f"box {ends}: on axis {axis} the end {high} lies before the start {low}")
         if shape is not None and (low < 0 or high >= shape[axis]):
-            raise RecordError(
-                f"box {ends}: on axis {axis} {low}..{high} leaves the volume of shape {shape}; `clip_box` cuts it"
-            )
+            raise RecordError(f"box {ends}: on axis {axis} {low}..{high} leaves the volume of shape {shape}")
     return ends
 
 
@@ -57,7 +59,7 @@ def clip_box(box: Box, shape: Shape) -> list[int]:
 
 
 def box_slices(box: Box) -> tuple[slice, slice, slice]:
-    """Index of the box's region: `array[box_slices(box)]`. Ends are inclusive, so one is added to each upper end."""
+    """Index of the box's region: `array[box_slices(box)]`. Its ends are inclusive, those of slices are not."""
     a, b, c, d, e, f = box
     return slice(a, b + 1), slice(c, d + 1), slice(e, f + 1)
 
@@ -75,10 +77,10 @@ def box_center(box: Box) -> tuple[int, int, int]:
 
 
 def grow_box(box: Box, margin_mm: float, spacing: Sequence[float], shape: Shape) -> list[int]:
-    """Grows a box by at least `margin_mm` on all sides (rounded up to whole voxels), as far as the volume goes."""
+    """Grows a box by `margin_mm` on all sides, rounded up to whole voxels, as far as the volume goes."""
     grown = []
     for axis in range(3):
-        extra = math.ceil(margin_mm / spacing[axis] - 1e-9)
+        extra = math.ceil(margin_mm / spacing[axis] - 1e-3)  # headers hold spacing as float32
         grown += [max(box[2 * axis] - extra, 0), min(box[2 * axis + 1] + extra, shape[axis] - 1)]
     return grown
 

@@ -1,4 +1,4 @@
-"""The per-process cache of decoded volumes: bounded in bytes, safe for threads, one decode when several ask at once."""
+"""The per-process cache of decoded volumes: bounded in bytes, safe for threads, one decode at a time for a file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from reasonknee_hf import environment
 from reasonknee_hf.volumes.header import NiftiHeader
 from reasonknee_hf.volumes.voxels import Array
 
-# A window of four scans that are shuffled together plus the one that is fetched ahead, each with image (160x384x384
-# int16: 45 MiB) and mask (uint8: 22.5 MiB): 338 MiB. Rounded up, so that slightly larger scans fit as well.
+# A window of four scans that are shuffled together plus the one that is fetched ahead, each with image
+# (160x384x384 int16: 45 MiB) and mask (uint8: 22.5 MiB): 338 MiB. Rounded up, so that slightly larger scans
+# fit as well.
 DEFAULT_BYTES = 384 << 20
 
 
@@ -53,7 +54,7 @@ class VolumeCache:
         return key in self._kept
 
     def get(self, key: Hashable, load: Callable[[], Decoded]) -> Decoded:
-        """The kept volume, or the one that `load` makes. Threads that ask for the same key wait for one `load`."""
+        """The kept volume, or what `load` makes. Threads that ask for the same key wait for one `load`."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
@@ -113,7 +114,7 @@ _cache_lock = threading.Lock()
 
 
 def volume_cache() -> VolumeCache:
-    """The cache of this process. Its first size is `REASONKNEE_VOLUME_CACHE` bytes, else 384 MiB; see `resize`."""
+    """The cache of this process. It starts with `REASONKNEE_VOLUME_CACHE` bytes, else 384 MiB; see `resize`."""
     global _cache
     with _cache_lock:
         if _cache is None:
@@ -122,7 +123,7 @@ def volume_cache() -> VolumeCache:
 
 
 def _forget_after_fork() -> None:
-    """A forked worker starts with an empty cache: locks held by other threads of the parent would never be released."""
+    """A forked worker starts empty: locks that other threads of the parent held would never be released."""
     global _cache, _cache_lock
     _cache_lock = threading.Lock()
     _cache = None

@@ -37,11 +37,12 @@ def load_voxels(
         stop: read only so many slices along the slowest axis of the file, and stop there.
 
     Returns:
-        Header and read-only voxels in file order: stored type where there is no slope, float32 where there is one,
-        the smallest unsigned type for a mask.
+        Header and read-only voxels in file order: stored type where there is no slope, float32 where there is
+        one, the smallest unsigned type for a mask.
 
     Raises:
-        VolumeFormatError: the file is not NIfTI, of a kind that is refused by name, or a mask whose voxels are no labels.
+        VolumeFormatError: the file is not NIfTI, of a kind that is refused by name, or a mask whose voxels
+            are no labels.
         VolumeDataError: the file is cut or fails its checksum.
         FileNotFoundError: there is no such file.
     """
@@ -52,7 +53,9 @@ def load_voxels(
         if header.single_file:
             return _decoded(header, read_stored(pieces, header, taken, stop), mask)
     if path is None:
-        raise VolumeFormatError("this is the header of an .hdr/.img pair and the voxels are in a file that was not given")
+        raise VolumeFormatError(
+            "this is the header of an .hdr/.img pair and the voxels are in a file that was not given"
+        )
     with _plain_pieces(_other_half(path, "img"), None) as pieces:
         return _decoded(header, read_stored(pieces, header, stop=stop), mask)
 
@@ -61,6 +64,18 @@ def plain_file(path: str | None, data: bytes | None = None) -> bytes:
     """The whole plain (inflated) file as bytes."""
     with _plain_pieces(path, data) as pieces:
         return b"".join(bytes(piece) for piece in pieces)
+
+
+def identity(path: str) -> tuple[int, ...]:
+    """What tells apart two states of a file, or of both files of a pair; see `source.identity`."""
+    halves = [path]
+    if source.looks_like_image_half(path):
+        halves += source.pair_names(path, "hdr")
+    elif source.looks_like_header_half(path):
+        halves += source.pair_names(path, "img")
+    return tuple(
+        part for half in halves if half == path or source.exists(half) for part in source.identity(half)
+    )
 
 
 def image_half(path: str) -> str:

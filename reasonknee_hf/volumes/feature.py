@@ -1,4 +1,4 @@
-"""The Arrow column type of a volume. Stored exactly as `datasets.Nifti` stores it, decoded to a lazy `KneeVolume`."""
+"""The Arrow column type of a volume: stored as `datasets.Nifti` stores it, decoded to a lazy `KneeVolume`."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ else:
 class VolumeFeature(_Base):  # type: ignore[misc]
     """Column of lazy volumes: decodes to [`KneeVolume`], reads nothing while doing so.
 
-    Storage is `{bytes: binary, path: string}` and the serialised type name stays `"Nifti"`, so what is written or pushed loads
-    with plain `datasets` (4.4 and later), and `cast_column(name, datasets.Nifti())` gives the stock behaviour. What makes the
-    column ours (`mask`, `labels`) is not part of the serialised form.
+    Storage is `{bytes: binary, path: string}` and the serialised type name stays `"Nifti"`, so what is
+    written or pushed loads with plain `datasets` (4.4 and later), and `cast_column(name, datasets.Nifti())`
+    gives the stock behaviour. What makes the column ours (`mask`, `labels`) is not part of the serialised
+    form.
 
     Args:
         mask (`bool`, defaults to `False`): the volumes are label masks.
@@ -74,7 +75,12 @@ class VolumeFeature(_Base):  # type: ignore[misc]
     def __eq__(self, other: object) -> bool:
         if type(other) is not VolumeFeature:
             return NotImplemented
-        return (self.mask, self.labels, self.decode, self.id) == (other.mask, other.labels, other.decode, other.id)
+        return (self.mask, self.labels, self.decode, self.id) == (
+            other.mask,
+            other.labels,
+            other.decode,
+            other.id,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -82,8 +88,8 @@ class VolumeFeature(_Base):  # type: ignore[misc]
         """Turns a value into its stored dict.
 
         Args:
-            value: a `KneeVolume`, path, bytes, stored dict or `nibabel` image. An image is stored as its bytes, also where
-                it came from a file: it may have been changed since.
+            value: a `KneeVolume`, path, bytes, stored dict or `nibabel` image. An image is stored as its
+                bytes, also where it came from a file: it may have been changed since.
 
         Raises:
             OptionError: any other value, or a dict with neither path nor bytes.
@@ -97,15 +103,15 @@ class VolumeFeature(_Base):  # type: ignore[misc]
         if isinstance(value, Mapping) and (value.get("bytes") is not None or value.get("path") is not None):
             return {"bytes": value.get("bytes"), "path": value.get("path")}
         if "nibabel" in sys.modules:
-            import nibabel
+            import nibabel.spatialimages
 
             if isinstance(value, nibabel.spatialimages.SpatialImage):
-                if not isinstance(value, (nibabel.Nifti1Image, nibabel.Nifti2Image)):
-                    value = nibabel.Nifti1Image.from_image(value)
-                return {"bytes": value.to_bytes(), "path": None}
+                single = isinstance(value, (nibabel.Nifti1Image, nibabel.Nifti2Image))
+                image = value if single else nibabel.Nifti1Image.from_image(value)
+                return {"bytes": image.to_bytes(), "path": None}
         raise OptionError(
-            f"cannot store {type(value).__name__} as a volume: give a KneeVolume, a path, bytes, a nibabel image or a dict"
-            " with 'path' or 'bytes'"
+            f"cannot store {type(value).__name__} as a volume: give a KneeVolume, a path, bytes, a nibabel image"
+            " or a dict with 'path' or 'bytes'"
         )
 
     def decode_example(
@@ -115,7 +121,8 @@ class VolumeFeature(_Base):  # type: ignore[misc]
 
         Args:
             value: stored dict or path.
-            token_per_repo_id: not used: volumes are opened later, possibly elsewhere, with the token known there.
+            token_per_repo_id: not used: volumes are opened later, possibly elsewhere, with the token known
+                there.
         """
         if isinstance(value, str):
             value = {"bytes": None, "path": value}
@@ -140,7 +147,9 @@ class VolumeFeature(_Base):  # type: ignore[misc]
             data = storage.field("bytes") if kind.get_field_index("bytes") >= 0 else nothing
             path = storage.field("path") if kind.get_field_index("path") >= 0 else nothing
         else:
-            raise OptionError(f"cannot cast a column of {kind} to volumes: paths, bytes or {{bytes, path}} are needed")
+            raise OptionError(
+                f"cannot cast a column of {kind} to volumes: paths, bytes or {{bytes, path}} are needed"
+            )
         return _stored(data.cast(pa.binary()), path.cast(pa.string()), storage)
 
     def embed_storage(
@@ -161,7 +170,8 @@ class VolumeFeature(_Base):  # type: ignore[misc]
             The column with `bytes` set and `path` cut to its base name.
 
         Raises:
-            PublishError: a row that would be left without bytes, half of an `.hdr` / `.img` pair, or more than 2 GiB.
+            PublishError: a row that would be left without bytes, half of an `.hdr` / `.img` pair, or more
+                than 2 GiB.
             VolumeMissingError: a file is not there.
         """
         contents: list[bytes | None] = []
@@ -169,21 +179,21 @@ class VolumeFeature(_Base):  # type: ignore[misc]
         read: dict[str, bytes] = {}  # rows of one scan share a file
         for row in storage.to_pylist():
             path, data = (row["path"], row["bytes"]) if row is not None else (None, None)
-            leave = path is not None and not (local_files if source.is_local(path) else remote_files)
-            if row is None or (leave and data is None):
+            wanted = path is None or (local_files if source.is_local(path) else remote_files)
+            if row is None or (data is None and not wanted):
                 contents.append(None)
                 paths.append(path)
                 continue
-            if data is None:
-                if path not in read:
-                    read[path] = _file_bytes(path)
-                data = read[path]
+            if data is None and path is None:
+                raise PublishError("a volume has neither path nor bytes, so nothing could be embedded")
+            if data is None and path is not None:
+                data = read[path] = read.get(path) or _file_bytes(path)
             contents.append(data)
             paths.append(_base_name(path))
         if sum(len(data) for data in contents if data is not None) > _ARROW_LIMIT:
             raise PublishError(
-                f"{len(storage)} volumes are more than the 2 GiB that one Arrow array can hold: embed fewer rows at a time"
-                " (one row a scan, or writer_batch_size / num_shards)"
+                f"{len(storage)} volumes are more than the 2 GiB that one Arrow array can hold: embed fewer rows"
+                " at a time (one row a scan, or a smaller writer_batch_size)"
             )
         return _stored(pa.array(contents, pa.binary()), pa.array(paths, pa.string()), storage)
 
@@ -192,18 +202,20 @@ def _stored(data: pa.Array, path: pa.Array, like: pa.Array) -> pa.StructArray:
     return pa.StructArray.from_arrays([data, path], fields=list(_STORAGE), mask=like.is_null())
 
 
-def _file_bytes(path: str | None) -> bytes:
-    if path is None:
-        raise PublishError("a volume has neither path nor bytes, so nothing could be embedded")
+def _file_bytes(path: str) -> bytes:
     path = _without_gzip_hop(path) or path
     if re.search(r"\.(hdr|img)(\.gz)?$", path):
-        raise PublishError(f"{path} is half of an .hdr/.img pair, which one column cannot hold: convert it to .nii first")
+        raise PublishError(
+            f"{path} is half of an .hdr/.img pair, which one column cannot hold: convert it to .nii first"
+        )
     try:
         data = b"".join(bytes(chunk) for chunk in source.chunks(path))
     except VolumeMissingError:
         raise
     except FileNotFoundError as error:
-        raise VolumeMissingError(f"{path}: the volume cannot be opened, so it cannot be embedded ({error})") from error
+        raise VolumeMissingError(
+            f"{path}: the volume cannot be opened, so it cannot be embedded ({error})"
+        ) from error
     if not data:
         raise PublishError(f"{path} is empty, so nothing could be embedded")
     return data
@@ -215,8 +227,10 @@ def _base_name(path: str | None) -> str | None:
 
 
 def _without_gzip_hop(path: str | None) -> str | None:
-    """`gzip://T1.nii::/folder/T1.nii.gz`, as streaming writes it, to the file itself: inflating is done by content."""
-    return path.split("::", 1)[1] if path is not None and path.startswith("gzip://") and "::" in path else path
+    """The file behind `gzip://T1.nii::/folder/T1.nii.gz`, as streaming writes it; content tells that it is gzip."""
+    return (
+        path.split("::", 1)[1] if path is not None and path.startswith("gzip://") and "::" in path else path
+    )
 
 
 def _register() -> None:

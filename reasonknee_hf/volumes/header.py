@@ -1,7 +1,7 @@
 """NIfTI-1 and NIfTI-2 headers: what a file says about its voxels and where they lie in the world.
 
-Own code instead of `nibabel`, because a header must cost microseconds and no import, and because what `nibabel`
-chooses silently (which transform, what a NaN slope means) has to be recorded here.
+Own code instead of `nibabel`, because a header must cost microseconds and no import, and because what
+`nibabel` chooses silently (which transform, what a NaN slope means) has to be recorded here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _TYPES = {
     2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8",
 }  # fmt: skip
 _REFUSED_TYPES = {
-    1: "one bit a voxel", 32: "complex64", 128: "RGB", 1536: "float128", 1792: "complex128", 2048: "complex256",
-    2304: "RGBA",
+    1: "one bit a voxel", 32: "complex64", 128: "RGB", 1536: "float128", 1792: "complex128",
+    2048: "complex256", 2304: "RGBA",
 }  # fmt: skip
 _MILLIMETRES = {1: 1000.0, 3: 0.001}  # xyzt_units codes of metre and micrometre; anything else is taken as mm
 _SAME_PLACE = 0.01  # voxels by which corners may differ before qform and sform are called in conflict
@@ -84,7 +84,7 @@ def parse_header(start: bytes) -> NiftiHeader:
         start: at least 540 bytes, or the whole file where that is shorter.
 
     Raises:
-        VolumeFormatError: not NIfTI, or a kind that is refused by name (RGB, complex, a real fourth axis, ...).
+        VolumeFormatError: not NIfTI, or a kind that is refused by name (RGB, complex, a fourth axis)
     """
     version, order = _version_and_order(start)
     raw = _Fields(start, version, order)
@@ -140,9 +140,13 @@ def _version_and_order(start: bytes) -> tuple[int, str]:
     if not start:
         raise VolumeFormatError("the file is empty; fetch it again")
     if start.startswith(b"version https://git-lfs"):
-        raise VolumeFormatError("this is a Git LFS pointer text, not the volume; fetch the real file (git lfs pull)")
+        raise VolumeFormatError(
+            "this is a Git LFS pointer text, not the volume; fetch the real file (git lfs pull)"
+        )
     if start.lstrip()[:1] == b"<":
-        raise VolumeFormatError("this is an HTML or XML page, not a volume; the download was answered by a web page")
+        raise VolumeFormatError(
+            "this is an HTML or XML page, not a volume; the download was answered by a web page"
+        )
     for version, size, magics in ((1, 348, (b"n+1\0", b"ni1\0")), (2, 540, (b"n+2\0", b"ni2\0"))):
         for order in "<>":
             if len(start) >= size and start[:4] == struct.pack(order + "i", size):
@@ -150,8 +154,8 @@ def _version_and_order(start: bytes) -> tuple[int, str]:
                 if found in magics:
                     return version, order
                 raise VolumeFormatError(
-                    f"the header has the size of NIfTI-{version} but the mark {found!r} (Analyze 7.5 files have none);"
-                    " convert it to NIfTI"
+                    f"the header has the size of NIfTI-{version} but the mark {found!r} (Analyze 7.5 files have"
+                    " none); convert it to NIfTI"
                 )
     raise VolumeFormatError(f"not a NIfTI file: it starts with {start[:8]!r}")
 
@@ -160,7 +164,9 @@ def _dtype(raw: _Fields) -> np.dtype[Any]:
     if raw.datatype in _TYPES:
         return np.dtype("=" + _TYPES[raw.datatype])
     if raw.datatype in _REFUSED_TYPES:
-        raise VolumeFormatError(f"{_REFUSED_TYPES[raw.datatype]} voxels are not read; convert to one real number a voxel")
+        raise VolumeFormatError(
+            f"{_REFUSED_TYPES[raw.datatype]} voxels are not read; convert to one real number a voxel"
+        )
     raise VolumeFormatError(f"unknown NIfTI datatype {raw.datatype}; the header is damaged")
 
 
@@ -170,12 +176,16 @@ def _shape(raw: _Fields) -> tuple[int, int, int]:
         raise VolumeFormatError(f"the header says {count} axes, NIfTI has 1 to 7; the header is damaged")
     stored = tuple(int(length) for length in raw.dim[1 : count + 1])
     if min(stored) < 1:
-        raise VolumeFormatError(f"the header says shape {stored}, with an axis below one; the header is damaged")
+        raise VolumeFormatError(
+            f"the header says shape {stored}, with an axis below one; the header is damaged"
+        )
     shape = list(stored) + [1] * (3 - len(stored))
     while len(shape) > 3 and shape[-1] == 1:
         shape.pop()
     if len(shape) > 3:
-        raise VolumeFormatError(f"the shape is {stored}: a real axis beyond the third; split it into volumes first")
+        raise VolumeFormatError(
+            f"the shape is {stored}: a real axis beyond the third; split it into volumes first"
+        )
     return shape[0], shape[1], shape[2]
 
 
@@ -204,7 +214,7 @@ def _scaling(raw: _Fields, notes: list[str]) -> tuple[float, float]:
 
 
 def _affine(raw: _Fields, shape: tuple[int, int, int], notes: list[str]) -> tuple[Affine | None, str]:
-    """The sform where it is set, else the qform, as every major reader does; the other one is compared with it."""
+    """The sform where it is set, else the qform, as the major readers do; the other one is compared with it."""
     found: list[tuple[str, Affine]] = []
     for name, code, read in (("sform", raw.sform_code, _sform), ("qform", raw.qform_code, _qform)):
         if code == 0:
@@ -228,7 +238,7 @@ def _affine(raw: _Fields, shape: tuple[int, int, int], notes: list[str]) -> tupl
 
 
 def corner_distance(a: Affine, b: Affine, shape: tuple[int, int, int]) -> float:
-    """Largest distance between the two places of a corner voxel, in units of the smallest voxel edge of `a`."""
+    """Largest distance between the two places of a corner voxel, in units of the shortest edge of `a`."""
     ends = np.array(np.meshgrid(*[(0, length - 1) for length in shape], indexing="ij")).reshape(3, -1)
     corners = np.vstack([ends, np.ones(ends.shape[1])])
     edge = float(np.linalg.norm(a[:3, :3], axis=0).min())

@@ -1,7 +1,7 @@
 """Plain bytes out of bytes that may be gzip, decided by content, as they arrive.
 
-`isal` (extra `fast`) inflates about two and a half times faster than the standard library and is used where it is
-installed; the results are the same. Both release the GIL.
+`isal` (extra `fast`) inflates about two and a half times faster than the standard library and is used where
+it is installed; the results are the same. Both release the GIL.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ def inflater() -> Any:
     return isal_zlib
 
 
-def plain(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+def plain(chunks: Iterable[bytes | memoryview], piece_size: int = _PIECE) -> Iterator[bytes | memoryview]:
     """Inflates gzip (one or several members) and passes anything else through.
 
     Args:
-        chunks: the file from its first byte, in pieces of any size. A piece may be a view of a buffer that is reused:
-            it is done with before the next one is asked for.
+        chunks: the file from its first byte, in pieces of any size. A piece may be a view of a buffer that is
+            reused: it is done with before the next one is asked for.
+        piece_size: most bytes that are inflated in one step.
 
     Returns:
-        The plain bytes in pieces of at most 1 MiB (gzip) or as they came (anything else). A piece must be used before
-        the next one is asked for.
+        The plain bytes in pieces of at most `piece_size` (gzip) or as they came (anything else). A piece must
+        be used before the next one is asked for.
 
     Raises:
-        VolumeDataError: at the point where a gzip stream ends early, is broken, or is followed by something that is
-            neither zeros nor another member. Checksums and lengths of all members are verified.
+        VolumeDataError: at the point where a gzip stream ends early, is broken, or is followed by something
+            that is neither zeros nor another member. Checksums and lengths of all members are verified.
     """
     source = iter(chunks)
     first = b""
@@ -51,20 +52,22 @@ def plain(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
             break
         first += bytes(chunk)
     if first.startswith(GZIP_MAGIC):
-        yield from _inflate(first, source)
+        yield from _inflate(first, source, piece_size)
     else:
         if first:
             yield first
         yield from source
 
 
-def _inflate(first: bytes | memoryview, source: Iterator[bytes | memoryview]) -> Iterator[bytes]:
+def _inflate(
+    first: bytes | memoryview, source: Iterator[bytes | memoryview], piece_size: int
+) -> Iterator[bytes]:
     module = inflater()
     member = module.decompressobj(wbits=_GZIP_WBITS)
     pending: bytes | memoryview = first
     while True:
         try:
-            piece = member.decompress(pending, _PIECE)
+            piece = member.decompress(pending, piece_size)
         except module.error as error:
             raise VolumeDataError(f"the gzip data is broken ({error}); fetch the file again") from error
         if piece:
@@ -76,12 +79,14 @@ def _inflate(first: bytes | memoryview, source: Iterator[bytes | memoryview]) ->
             member = module.decompressobj(wbits=_GZIP_WBITS)
         elif member.unconsumed_tail:
             pending = member.unconsumed_tail
-        elif len(piece) == _PIECE:
+        elif len(piece) == piece_size:
             pending = b""  # the step was full: more output may wait inside
         else:
             pending = next((chunk for chunk in source if len(chunk)), b"")
             if not pending:
-                raise VolumeDataError("the gzip stream ends before its end mark; the file is cut, fetch it again")
+                raise VolumeDataError(
+                    "the gzip stream ends before its end mark; the file is cut, fetch it again"
+                )
 
 
 def _next_member(rest: bytes, source: Iterator[bytes | memoryview]) -> bytes:
@@ -93,5 +98,7 @@ def _next_member(rest: bytes, source: Iterator[bytes | memoryview]) -> bytes:
             break
         rest = (rest + bytes(chunk)).lstrip(b"\0")
     if rest and rest[:2] != GZIP_MAGIC:
-        raise VolumeDataError("the gzip stream is followed by bytes that are no gzip member; fetch the file again")
+        raise VolumeDataError(
+            "the gzip stream is followed by bytes that are no gzip member; fetch the file again"
+        )
     return rest

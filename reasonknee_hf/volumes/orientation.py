@@ -1,7 +1,8 @@
 """Which way the axes of an array run, and how to reorder them. Pure functions; nothing is ever resampled.
 
-Axis codes are one letter an axis: the direction in which the index grows, of R/L (right, left), A/P (anterior,
-posterior), S/I (superior, inferior). An oblique affine gets the codes of the closest of the 48 axis-parallel ones.
+Axis codes are one letter an axis: the direction in which the index grows, of R/L (right, left), A/P
+(anterior, posterior), S/I (superior, inferior). An oblique affine gets the codes of the closest of the 48
+axis-parallel ones.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from reasonknee_hf.errors import OptionError
 from reasonknee_hf.volumes.header import Affine
 from reasonknee_hf.volumes.voxels import Array
 
-_LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))  # world axis -> letter for a falling and for a rising coordinate
+# World axis -> letter for a falling and for a rising coordinate.
+_LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))
 _WORLD_AXIS = {letter: world for world, pair in enumerate(_LETTERS) for letter in pair}
 
 
@@ -47,9 +49,11 @@ class Reorder:
 
 
 def axis_codes(affine: Affine) -> str:
-    """The three axis codes of an affine, such as `"PIR"`; for oblique ones those of the closest permutation."""
+    """The three axis codes of an affine, such as `"PIR"`; for oblique ones those of the closest order."""
     cosines = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
-    best = max(permutations(range(3)), key=lambda order: sum(abs(cosines[w, axis]) for axis, w in enumerate(order)))
+    best = max(
+        permutations(range(3)), key=lambda order: sum(abs(cosines[w, axis]) for axis, w in enumerate(order))
+    )
     return "".join(_LETTERS[world][int(cosines[world, axis] > 0)] for axis, world in enumerate(best))
 
 
@@ -61,7 +65,9 @@ def check_codes(codes: str) -> str:
     """
     upper = codes.upper()
     if sorted(_WORLD_AXIS.get(letter, -1) for letter in upper) != [0, 1, 2]:
-        raise OptionError(f"axis codes {codes!r}: give one letter of each of R/L, A/P and S/I, such as 'RAS' or 'PIR'")
+        raise OptionError(
+            f"axis codes {codes!r}: give one letter of each of R/L, A/P and S/I, such as 'RAS' or 'PIR'"
+        )
     return upper
 
 

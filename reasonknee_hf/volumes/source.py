@@ -9,10 +9,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from reasonknee_hf.volumes.inflate import GZIP_MAGIC, plain
+from reasonknee_hf.errors import VolumeDataError
+from reasonknee_hf.volumes.inflate import plain
 
 _CHUNK = 1 << 16  # bytes read at a time: small enough to stay in the cache between reading and inflating
-_START = 4096  # bytes fetched for a header; a gzip member gives several times its size, a plain header has 540
+_START = 4096  # bytes fetched for a header, which has 540
 _STREAMING_PROTOCOLS = {"http", "https", "hf"}  # file systems whose `block_size=0` means one plain GET
 
 
@@ -22,7 +23,7 @@ def is_local(path: str) -> bool:
 
 
 def chunks(path: str | None, data: bytes | None = None) -> Iterator[bytes | memoryview]:
-    """The bytes of a file from first to last, as they arrive. A piece must be used before the next one is asked for.
+    """The bytes of a file from first to last, as they arrive. A piece must be used before the next is asked for.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -51,29 +52,20 @@ def plain_start(path: str | None, data: bytes | None, size: int) -> bytes:
     while True:
         head = start(path, data, fetched)
         found = bytearray()
-        for piece in _tolerant(head):
-            found += piece
-            if len(found) >= size:
-                break
-        if len(found) >= size or len(head) < fetched:
+        try:
+            for piece in plain([head], piece_size=size):
+                found += piece
+                if len(found) >= size:
+                    return bytes(found)
+        except VolumeDataError:
+            if len(head) < fetched:
+                raise
+        if len(head) < fetched:
             return bytes(found)
-        fetched *= 16  # a gzip header with a very long name or comment
+        fetched *= 16  # the fetched part ends in the gzip header, which may hold a long name
 
 
-def _tolerant(head: bytes) -> Iterator[bytes | memoryview]:
-    """Inflates what a cut piece of gzip holds; that it is cut is no fault here."""
-    if not head.startswith(GZIP_MAGIC):
-        yield head
-        return
-    from reasonknee_hf.errors import VolumeDataError
-
-    try:
-        yield from plain([head])
-    except VolumeDataError:
-        return
-
-
-def identity(path: str) -> tuple[Any, ...]:
+def identity(path: str) -> tuple[int, ...]:
     """What tells apart two states of the same path: size and time for a local file, nothing for a URL."""
     if not is_local(path):
         return ()
@@ -91,8 +83,13 @@ def pair_names(path: str, want: str) -> list[str]:
 
 
 def looks_like_image_half(path: str) -> bool:
-    """Whether the name is that of the voxel half of a pair. Only names can tell: the half has no mark of its own."""
+    """Whether the name is that of the voxel half of a pair, which has no mark inside to tell it by."""
     return path.endswith((".img", ".img.gz"))
+
+
+def looks_like_header_half(path: str) -> bool:
+    """Whether the name is that of the header half of a pair."""
+    return path.endswith((".hdr", ".hdr.gz"))
 
 
 def exists(path: str) -> bool:

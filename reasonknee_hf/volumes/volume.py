@@ -17,7 +17,7 @@ from reasonknee_hf.errors import (
     VolumeFormatError,
     VolumeMissingError,
 )
-from reasonknee_hf.volumes import boxes, decode, orientation, source
+from reasonknee_hf.volumes import boxes, decode, orientation
 from reasonknee_hf.volumes.cache import Decoded, volume_cache
 from reasonknee_hf.volumes.header import Affine, NiftiHeader
 from reasonknee_hf.volumes.voxels import Array
@@ -34,10 +34,11 @@ class KneeVolume:
     | `crop(box, cache=False)` | the file up to the end of the box on its slowest axis | that part |
     | `nifti` | the whole file | its plain bytes |
 
-    `shape`, `affine`, `spacing`, `axcodes`, `array()` and boxes all speak of the **slice-first** array: the axis of the
-    file that runs left-right in the world (from the affine) comes first, the other two keep their stored order, nothing
-    is flipped or resampled. `oriented("RAS")` gives the same volume in another order, `header` and `nifti` speak of the file
-    as stored. No descriptor stays open, and the object pickles as its path (or bytes), never with voxels.
+    `shape`, `affine`, `spacing`, `axcodes`, `array()` and boxes all speak of the **slice-first** array: the
+    axis of the file that runs left-right in the world (from the affine) comes first, the other two keep their
+    stored order, nothing is flipped or resampled. `oriented("RAS")` gives the same volume in another order,
+    `header` and `nifti` speak of the file as stored. No descriptor stays open, and the object pickles as its
+    path (or bytes), never with voxels.
 
     Args:
         path: local path or any URL that fsspec opens; None where only bytes are known.
@@ -75,15 +76,16 @@ class KneeVolume:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_header": None}
 
-    # --- the file ------------------------------------------------------------------------------------------------
+    # --- the file -------------------------------------------------------------------------------------------
 
     @property
     def storage(self) -> dict[str, Any]:
         """What an Arrow column stores for this volume: `{"bytes": ..., "path": ...}`. Reads nothing."""
         return {"bytes": self._data, "path": self.path}
 
-    # `datasets` re-encodes a decoded value that a mapped function touched only if it knows its type or finds a mapping.
-    # So a volume reads as the mapping that is stored; without this, `ds.map(f)` fails wherever `f` looks at a volume.
+    # `datasets` re-encodes a decoded value that a mapped function touched only if it knows its type or finds
+    # a mapping. So a volume reads as the mapping that is stored; without this, `ds.map(f)` fails wherever `f`
+    # looks at a volume.
 
     def __getitem__(self, key: str) -> Any:
         return self.storage[key]
@@ -121,11 +123,11 @@ class KneeVolume:
 
     @property
     def nifti(self) -> Any:
-        """The file as a `nibabel` image, as stored: not slice-first. Reads the whole file."""
+        """The file as a `nibabel` image, as stored, not slice-first. Reads the whole file."""
         with self._named_errors():
             return _nibabel_image(self.path, self._data, self.header)
 
-    # --- place and order -------------------------------------------------------------------------------------------
+    # --- place and order ------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -175,24 +177,26 @@ class KneeVolume:
         back = orientation.reorder(self.axcodes, orientation.slice_first_codes(self._stored_codes))
         return boxes.move_box(box, back, self.shape)
 
-    # --- voxels ------------------------------------------------------------------------------------------------------
+    # --- voxels ---------------------------------------------------------------------------------------------
 
     def array(self) -> Array:
         """All voxels, slice-first: a read-only view of the cached array in file order, not a copy.
 
         Returns:
-            Array of `shape`, native byte order. Stored type where the file has no slope, else float32; the smallest
-            unsigned type for masks. NaN stays NaN.
+            Array of `shape`, native byte order. Stored type where the file has no slope, else float32; the
+            smallest unsigned type for masks. NaN stays NaN.
 
         Raises:
             VolumeDataError: the file is cut or fails its checksum.
             VolumeFormatError: not NIfTI, a kind that is refused by name, or no transform and none assumed.
             VolumeMissingError: there is no such file.
         """
-        order = self._reorder
-        return order.array(self._decoded().array)
+        stored = self._decoded().array  # first, because it brings the header along
+        return self._reorder.array(stored)
 
-    def crop(self, box: boxes.Box, *, margin_mm: float = 0.0, clip: bool = False, cache: bool = True) -> Array:
+    def crop(
+        self, box: boxes.Box, *, margin_mm: float = 0.0, clip: bool = False, cache: bool = True
+    ) -> Array:
         """A copy of the region of a box, in file order (which costs a tenth of a copy in C order).
 
         Args:
@@ -204,28 +208,26 @@ class KneeVolume:
         Raises:
             RecordError: the box is malformed or leaves the volume.
         """
+        stored = self._decoded().array if cache or self._key() in volume_cache() else None
         with self._named_errors():
             ends = boxes.clip_box(box, self.shape) if clip else boxes.check_box(box, self.shape)
             if margin_mm:
                 ends = boxes.grow_box(ends, margin_mm, self.spacing, self.shape)
-        back = orientation.reorder(self.axcodes, self._stored_codes)
-        file_box = boxes.move_box(ends, back, self.shape)
-        if cache or self._key() in volume_cache():
-            stored = self._decoded().array
-        else:
-            with self._named_errors():
+            order = self._reorder
+            file_box = boxes.move_box(ends, orientation.reorder(self.axcodes, self._stored_codes), self.shape)
+            if stored is None:
                 stored = decode.load_voxels(self.path, self._data, mask=self.mask, stop=file_box[5] + 1).array
-        return self._reorder.array(stored[boxes.box_slices(file_box)].copy(order="F"))
+        return order.array(stored[boxes.box_slices(file_box)].copy(order="F"))
 
     def nan_count(self) -> int:
         """How many voxels are NaN."""
         array = self.array()
         return int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
 
-    # --- masks ---------------------------------------------------------------------------------------------------------
+    # --- masks ----------------------------------------------------------------------------------------------
 
     def labels(self) -> dict[int, str | int]:
-        """The ids in a mask (without background 0) and the structure's name for each; the id itself where it has no name."""
+        """The ids in a mask, without background 0, each with its name, or with itself where it has no name."""
         with self._named_errors():
             self._demand_mask()
         array = self._decoded().array
@@ -241,13 +243,14 @@ class KneeVolume:
             name: name of the structure, with blanks or underscores, or its id.
         """
         with self._named_errors():
-            return self.array() == self._structure_id(name)
+            where: Array = self.array() == self._structure_id(name)
+            return where
 
     def structure_box(self, name: str | int) -> list[int] | None:
         """The box around a structure in the axis order of this volume, None where the mask lacks it."""
         return boxes.box_of(self.structure(name))
 
-    # --- inside --------------------------------------------------------------------------------------------------------
+    # --- inside ---------------------------------------------------------------------------------------------
 
     def _copy(self) -> KneeVolume:
         other = KneeVolume.__new__(KneeVolume)
@@ -304,12 +307,14 @@ class KneeVolume:
             return ("bytes", len(self._data), hash(self._data), self.mask)
         assert self.path is not None
         with self._named_errors():
-            return ("path", self.path, source.identity(self.path), self.mask)
+            return ("path", self.path, decode.identity(self.path), self.mask)
 
     def _decoded(self) -> Decoded:
         key = self._key()
         with self._named_errors():
-            decoded = volume_cache().get(key, lambda: decode.load_voxels(self.path, self._data, mask=self.mask))
+            decoded = volume_cache().get(
+                key, lambda: decode.load_voxels(self.path, self._data, mask=self.mask)
+            )
         self._header = decoded.header
         return decoded
 
@@ -324,8 +329,10 @@ class KneeVolume:
                 raise
             raise type(error)(f"{name}: {error}") from error
         except FileNotFoundError as error:
-            if isinstance(error, VolumeMissingError) and str(error).startswith(name):
-                raise
+            if isinstance(error, VolumeMissingError):
+                raise (
+                    error if str(error).startswith(name) else VolumeMissingError(f"{name}: {error}")
+                ) from error
             raise _missing(name, error, self.mask) from error
 
 
@@ -337,9 +344,9 @@ def _missing(name: str, error: FileNotFoundError, mask: bool) -> VolumeMissingEr
     if mask:
         return VolumeMissingError(f"{name}: the mask cannot be opened ({reason})")
     return VolumeMissingError(
-        f"{name}: the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative under"
-        " its own data-use agreement (https://nda.nih.gov/oai) and may not be part of the release: get them there, keep the"
-        " relative paths, and give their folder or URL as images="
+        f"{name}: the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative"
+        " under its own data-use agreement (https://nda.nih.gov/oai) and may not be part of the release: get them"
+        " there, keep the relative paths, and give their folder or URL as images="
     )
 
 

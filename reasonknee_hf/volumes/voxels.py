@@ -1,4 +1,4 @@
-"""Voxels from a stream of plain bytes: one buffer, stored order, native byte order, integers stay integers."""
+"""Voxels from a stream of plain bytes: one buffer, file order, native byte order, integers stay integers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = 1 << 18  # voxels worked on at a time, so that temporaries stay in the 
 
 
 def read_header(pieces: Iterable[bytes | memoryview]) -> tuple[NiftiHeader, bytes]:
-    """Parses the header at the start of a plain file; also gives back all bytes that were taken from `pieces`."""
+    """Parses the header at the start of a plain file; also gives back all bytes taken from `pieces`."""
     start = bytearray()
     for piece in pieces:
         start += piece
@@ -35,8 +35,8 @@ def read_stored(
         pieces: the plain file that holds the voxels, in order.
         header: its header.
         taken: bytes of that file which were already taken from `pieces`.
-        stop: how many slices along the slowest (third) axis are wanted; all by default. With fewer than all, the rest
-            of the file is not read, so its checksum is not verified either.
+        stop: how many slices along the slowest (third) axis are wanted; all by default. With fewer than all,
+            the rest of the file is not read, so its checksum is not verified either.
 
     Returns:
         Array in file order (Fortran), native byte order, shape `header.shape` or `(x, y, stop)`.
@@ -60,7 +60,9 @@ def read_stored(
         if filled == len(target) and not whole:
             break  # else go on to the end, where checksums are verified
     if filled < len(target):
-        raise VolumeDataError(f"the file ends after {filled} of {len(target)} bytes of voxels; it is cut, fetch it again")
+        raise VolumeDataError(
+            f"the file ends after {filled} of {len(target)} bytes of voxels; it is cut, fetch it again"
+        )
     if header.byte_order != ("<" if sys.byteorder == "little" else ">"):
         flat.byteswap(inplace=True)
     return flat.reshape(shape, order="F")
@@ -73,7 +75,7 @@ def _after(taken: bytes, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes
 
 
 def scaled(stored: Array, header: NiftiHeader) -> Array:
-    """Applies slope and intercept: computed in float64, rounded once to float32. Unscaled voxels come back as they are."""
+    """Applies slope and intercept: in float64, rounded once to float32. Unscaled voxels stay as they are."""
     if not header.scaled:
         return stored
     out = np.empty(stored.size, dtype=np.float32)
@@ -89,9 +91,9 @@ def scaled(stored: Array, header: NiftiHeader) -> Array:
 def as_labels(stored: Array, header: NiftiHeader) -> Array:
     """Turns stored voxels of a mask into integer labels of the smallest unsigned type that holds them.
 
-    Scaled or floating voxels are rounded to the nearest integer. They may be off by half a quantisation step of the
-    stored type (`slope / 2`, at most 0.25) plus 0.001: a mask saved through a slope passes, one that was interpolated
-    between labels does not.
+    Scaled or floating voxels are rounded to the nearest integer. They may be off by half a quantisation step
+    of the stored type (`slope / 2`, at most 0.25) plus 0.001: a mask saved through a slope passes, one that
+    was interpolated between labels does not.
 
     Raises:
         VolumeFormatError: voxels that are no labels: negative, NaN, infinite or between integers.
@@ -113,7 +115,8 @@ def _rounded(stored: Array, header: NiftiHeader) -> Array:
     for start in range(0, flat.size, _BLOCK):
         value = flat[start : start + _BLOCK].astype(np.float64) * header.slope + header.intercept
         nearest = np.rint(value)
-        wrong = ~(np.abs(value - nearest) <= tolerance) | (np.abs(value) > 2**31)  # NaN and infinity count as wrong
+        right = (np.abs(value - nearest) <= tolerance) & (np.abs(value) < 2**31)  # neither NaN nor infinity
+        wrong = ~right
         if wrong.any():
             raise VolumeFormatError(
                 f"a mask holds the value {value[wrong][0]:g}, which is no label (tolerance {tolerance:g});"
