@@ -14,6 +14,7 @@ from typing import Any, Literal
 from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
 from reasonknee_hf.hub import executor, planner
 from reasonknee_hf.hub.dircache import CachedDirectory, default_folder
+from reasonknee_hf.hub.diskcache import DiskCache
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.members import MAX_MEMBER, check_readable, data_offset, unpack
 from reasonknee_hf.hub.names import SuffixIndex, common_folder
@@ -61,6 +62,7 @@ class CutArchive:
         max_request: See [`plan_requests`].
         max_buffered: See [`execute`].
         max_member: Size in bytes above which a member is refused.
+        cache: Keeps the contents of members on disk.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class CutArchive:
         max_request: int = planner.MAX_REQUEST,
         max_buffered: int = executor.MAX_BUFFERED,
         max_member: int = MAX_MEMBER,
+        cache: DiskCache | None = None,
     ) -> None:
         self.tree = tree
         self.parts = parts if isinstance(parts, PartSet) else PartSet("", tuple(parts))
@@ -82,6 +85,7 @@ class CutArchive:
             raise ArchiveError(f"an archive of {tree.name} was asked for without naming its parts")
         self.encoding = encoding
         self.max_member = max_member
+        self.cache = cache
         self._directory_cache = directory_cache
         self._connections, self._max_buffered = connections, max_buffered
         self._max_gap, self._max_request = max_gap, max_request
@@ -173,8 +177,8 @@ class CutArchive:
         hidden = len(directory.files) - len(kept)
         if hidden:
             logger.warning(
-                "%d of %d members of %s have names that cannot be paths; they are not shown as files and can only "
-                "be read by name",
+                "%d of %d members of %s have names that cannot be paths; they are not shown as files and can "
+                "only be read by name",
                 hidden,
                 len(directory.files),
                 self.name,
@@ -210,8 +214,14 @@ class CutArchive:
         within `max_buffered`. Raises what [`read`] raises; members with unreadable entries before anything is
         fetched.
         """
-        members = {member.name: member for member in map(self.member, names)}
-        wanted = list(members.values())
+        members = {member.raw_name: member for member in map(self.member, names)}
+        wanted = []
+        for member in members.values():
+            cached = self.cache.get(self._cache_key(member)) if self.cache else None
+            if cached is None:
+                wanted.append(member)
+            else:
+                yield member.name, cached
         spans = [self._span(member) for member in wanted]
         plan = planner.plan_requests(
             spans, self.part_sizes, max_gap=self._max_gap, max_request=self._max_request
@@ -221,7 +231,10 @@ class CutArchive:
             plan, fetch, connections=self._connections, max_buffered=self._max_buffered
         )
         for index, answer in answers:
-            yield wanted[index].name, self._content(wanted[index], answer)
+            content = self._content(wanted[index], answer)
+            if self.cache:
+                self.cache.put(self._cache_key(wanted[index]), content)
+            yield wanted[index].name, content
 
     def extract(self, folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> list[Path]:
         """Writes members to a folder, under their full names.
@@ -243,10 +256,14 @@ class CutArchive:
                 reason = "a link in the folder leads out of it"
             if reason is not None:
                 raise UnsafeNameError(
-                    f"member {member.name!r} of {self.name} is not written to {root}: {reason}. Use `read` and choose "
-                    f"a file name of your own"
+                    f"member {member.name!r} of {self.name} is not written to {root}: {reason}. Use `read` "
+                    f"and choose a file name of your own"
                 )
         return [write_file(root / name, content) for name, content in self.read_many(m.name for m in members)]
+
+    def _cache_key(self, member: Member) -> str:
+        where_it_lies = (self.tree.identity, *self.parts.paths, member.header)
+        return repr(("member", *where_it_lies, member.size, member.crc))
 
     def _span(self, member: Member) -> tuple[int, int]:
         """The range that brings a member's local header and data in one go."""
@@ -255,7 +272,7 @@ class CutArchive:
         length = max(least, min(self.directory.room(member.header), least + _SLACK))
         if member.header + length > self.directory.location.start:
             raise ArchiveError(
-                f"member {member.name!r} of {self.name} would reach into the directory of its archive: damaged"
+                f"member {member.name!r} of {self.name} would reach into the directory behind it: damaged"
             )
         return member.header, member.header + length
 

@@ -13,7 +13,7 @@ from fsspec import AbstractFileSystem
 
 from reasonknee_hf.errors import FileMissingError, IntegrityError
 from reasonknee_hf.hub.archive import CutArchive
-from reasonknee_hf.hub.folders import Info, Listing
+from reasonknee_hf.hub.folders import Folders, Info
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.parts import PartSet, find_part_sets
 from reasonknee_hf.hub.readonly import ReadOnlyFileSystem
@@ -65,14 +65,14 @@ class CutZipFileSystem(ReadOnlyFileSystem):
             _PartFiles(base, found.paths), found, encoding=encoding, directory_cache=directory_cache or False
         )
         self._lock = ForkSafeLock()
-        self._built: Listing | None = None
+        self._built: Folders | None = None
 
     @property
-    def _listing(self) -> Listing:
+    def _listing(self) -> Folders:
         if self._built is None:
             with self._lock:
                 directory = self.archive.directory
-                self._built = Listing(
+                self._built = Folders(
                     {
                         name: {"size": directory[directory.files[name]].size}
                         for name in self.archive.path_names

@@ -15,6 +15,7 @@ from fsspec.utils import stringify_path, tokenize
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.archive import CutArchive
+from reasonknee_hf.hub.diskcache import DiskCache
 from reasonknee_hf.hub.endpoints import Endpoint, resolve_endpoints
 from reasonknee_hf.hub.executor import execute
 from reasonknee_hf.hub.folders import Info
@@ -22,10 +23,12 @@ from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.mounts import MountedTree
 from reasonknee_hf.hub.planner import Request, plan_requests
 from reasonknee_hf.hub.readonly import ReadOnlyFileSystem, Span, slice_bounds
+from reasonknee_hf.hub.source import open_tree
 from reasonknee_hf.hub.tree import CHUNK, Tree
 from reasonknee_hf.hub.treefile import TreeFile
 from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 
+DEFAULT_CACHE_SIZE = 10 * 1024**3
 # One lock for the table of instances and the table below; nothing is read or asked for while it is held.
 _LOCK = ForkSafeLock()
 # What was opened in this process, so that the instance of a branch and those of its commit's URLs share
@@ -95,7 +98,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         endpoint: Base URL of a Hub or of a mirror of it, or several in order of preference.
         token: As in `huggingface_hub`. Bound to one origin; not part of what is pickled or compared.
         cache_dir: Folder of the disk cache for whole files and members. No cache without it.
-        cache_size: Bytes that the disk cache may take.
+        cache_size: Bytes that the disk cache may take; 10 GiB by default.
         encoding: Code page of member names that are not flagged as UTF-8.
 
     Raises:
@@ -119,6 +122,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         self.source, self.revision = source, revision
         self._endpoints = endpoints
         self._encoding = encoding
+        self._cache = _disk_cache(cache_dir, cache_size)
         self._token: str | bool | None = None
         self._mounted: MountedTree | None = None
         self._lock = ForkSafeLock()
@@ -150,21 +154,28 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         if self._mounted is None:
             with self._lock:
                 if self._mounted is None:
-                    try:
-                        from reasonknee_hf.hub.source import open_tree
-                    except ImportError:
-                        from reasonknee_hf.hub.local import FsspecTree
-
-                        open_tree = lambda source, *_: FsspecTree(source)  # noqa: E731
-                    self._adopt(open_tree(self.source, self.revision, self._endpoints, self._token))
+                    endpoint = None if self._endpoints_are_usual() else self._endpoints
+                    self._adopt(
+                        open_tree(self.source, self.revision, endpoint, self._token, cache=self._cache)
+                    )
         assert self._mounted is not None
         return self._mounted
 
+    def _endpoints_are_usual(self) -> bool:
+        """Whether other processes with this environment ask the same endpoints without being told."""
+        return self._endpoints == resolve_endpoints()
+
     def _adopt(self, tree: Tree) -> None:
         """Uses an opened tree, or what this process already knows of the same one."""
-        mounted = MountedTree(tree, partial(CutArchive, encoding=self._encoding))
+        mounted = MountedTree(tree, partial(CutArchive, encoding=self._encoding, cache=self._cache))
         if tree.sha is not None:
-            key = tokenize(os.getpid(), tree.identity, [one.url for one in self._endpoints], self._encoding)
+            key = tokenize(
+                os.getpid(),
+                tree.identity,
+                [one.url for one in self._endpoints],
+                self._encoding,
+                repr(self._cache),
+            )
             with _LOCK:
                 mounted = _OPENED.setdefault(key, mounted)
         self._mounted = mounted
@@ -201,15 +212,8 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         if tree.sha is None:
             root = tree.identity
             return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
-        usual = self._endpoints == resolve_endpoints()
-        return build_url(
-            Address(
-                self.source,
-                path,
-                revision=tree.sha,
-                endpoints=() if usual else tuple(one.url for one in self._endpoints),
-            )
-        )
+        endpoints = () if self._endpoints_are_usual() else tuple(one.url for one in self._endpoints)
+        return build_url(Address(tree.identity.partition("@")[0], path, tree.sha, endpoints))
 
     def url(self, path: str) -> str:
         """What `fsspec.open` opens in any other process: the tree's own URL of a file, ours for a member.
@@ -221,7 +225,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return self.tree.url(found.path) if found.archive is None else self.unstrip_protocol(found.path)
 
     def members(self, folder: str) -> list[str]:
-        """Paths below `folder`: of the members of the archive mounted there, or of the files of a real folder."""
+        """Paths below `folder`: of the members of the archive mounted there, or of a real folder's files."""
         return self._view.members(self._strip_protocol(folder))
 
     def resolve_member(self, published: str) -> str:
@@ -296,6 +300,14 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         if found.archive is None:
             return TreeFile(self.tree, found.path)
         return io.BytesIO(found.archive.read(found.member))
+
+
+def _disk_cache(folder: str | os.PathLike[str] | None, size: int | None) -> DiskCache | None:
+    if folder is None:
+        if size is not None:
+            raise OptionError("cache_size was given without cache_dir, so nothing would be cached")
+        return None
+    return DiskCache(folder, DEFAULT_CACHE_SIZE if size is None else size)
 
 
 def _restore(cls: Any, source: str, options: dict[str, Any], tree: Tree | None) -> ReasonKneeFileSystem:

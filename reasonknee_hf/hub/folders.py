@@ -1,69 +1,52 @@
-"""The listing of a commit: what the Hub's API sends, and what is kept of it on disk."""
+"""Folders of a flat list of paths, in the form that fsspec wants them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import posixpath
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from reasonknee_hf.errors import IntegrityError
-from reasonknee_hf.hub.tree import FileEntry
+Info = dict[str, Any]
 
 
-def parse_json(content: bytes, what: str, where: str) -> Any:
-    """Raises [`IntegrityError`] for what is not JSON, such as the page of a login portal."""
-    try:
-        return json.loads(content)
-    except ValueError:
-        start = content[:60].decode("utf-8", "replace").strip()
-        raise IntegrityError(f"{where}: sent something else than JSON for {what}: {start!r}") from None
+class Folders:
+    """What `ls` and `info` need to know of a set of files. Built once, looked up by path.
+
+    Args:
+        files: Posix path -> what fsspec shall tell about the file beside its name and type.
+        folders: Folders that exist although no file lies in them.
+    """
+
+    def __init__(self, files: Mapping[str, Info], folders: Iterable[str] = ()) -> None:
+        self._infos: dict[str, Info] = {"": _folder_info("")}
+        self._children: dict[str, list[str]] = {"": []}
+        for folder in folders:
+            self._add_folder(folder)
+        for path, info in files.items():
+            parent = posixpath.dirname(path)
+            self._add_folder(parent)
+            self._children[parent].append(path)
+            self._infos[path] = {"name": path, "type": "file", **info}
+
+    def _add_folder(self, folder: str) -> None:
+        chain = []
+        while folder not in self._children:
+            chain.append(folder)
+            folder = posixpath.dirname(folder)
+        for missing in reversed(chain):
+            self._children[missing], self._infos[missing] = [], _folder_info(missing)
+            self._children[posixpath.dirname(missing)].append(missing)
+
+    def get(self, path: str) -> Info | None:
+        """About one file or folder, `None` where there is none."""
+        info = self._infos.get(path)
+        return None if info is None else dict(info)
+
+    def children(self, folder: str) -> list[Info] | None:
+        """What lies directly in a folder, sorted by name; `None` where it is no folder."""
+        names = self._children.get(folder)
+        return None if names is None else [dict(self._infos[name]) for name in sorted(names)]
 
 
-def from_info(info: Any, what: str, where: str) -> tuple[str, dict[str, FileEntry]]:
-    """Commit and files of the info of a revision (`siblings` with `blobs=true`; some mirrors leave out sizes)."""
-    try:
-        sha = str(info["sha"])
-        found = [_entry(item["rfilename"], item, item.get("blobId")) for item in info["siblings"]]
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise IntegrityError(f"{where}: the info of {what} lacks what it must have ({error!r})") from None
-    return sha, {entry.path: entry for entry in sorted(found, key=lambda entry: entry.path)}
-
-
-def from_paths_info(items: Any, what: str, where: str) -> dict[str, FileEntry]:
-    """Files of the answer to a `paths-info` request."""
-    try:
-        found = [_entry(item["path"], item, item.get("oid")) for item in items if item.get("type") == "file"]
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise IntegrityError(f"{where}: the sizes of {what} lack what they must have ({error!r})") from None
-    return {entry.path: entry for entry in found}
-
-
-def _entry(path: Any, item: Mapping[str, Any], blob_id: Any) -> FileEntry:
-    if not isinstance(path, str):
-        raise ValueError(f"a path is {path!r}")
-    size = item.get("size")
-    lfs = item.get("lfs") or {}
-    sha256 = lfs.get("sha256") or lfs.get("oid")
-    size = lfs.get("size") if size is None else size
-    return FileEntry(
-        path,
-        int(size) if size is not None else None,
-        str(blob_id).lower() if blob_id else None,
-        str(sha256).lower().removeprefix("sha256:") if sha256 else None,
-    )
-
-
-def missing(entry: FileEntry) -> bool:
-    """Whether the listing leaves out the size or every hash."""
-    return entry.size is None or (entry.blob_id is None and entry.sha256 is None)
-
-
-def dump(entries: Mapping[str, FileEntry]) -> bytes:
-    """A listing as it is kept on disk."""
-    return json.dumps([[e.path, e.size, e.blob_id, e.sha256] for e in entries.values()]).encode()
-
-
-def load(content: bytes) -> dict[str, FileEntry]:
-    """What [`dump`] wrote."""
-    rows: Sequence[Sequence[Any]] = json.loads(content)
-    return {row[0]: FileEntry(*row) for row in rows}
+def _folder_info(name: str) -> Info:
+    return {"name": name, "size": 0, "type": "directory"}

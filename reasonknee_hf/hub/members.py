@@ -63,20 +63,29 @@ def check_readable(member: Member, where: str, *, max_member: int = MAX_MEMBER) 
         )
 
 
+def is_local_header(answer: bytes, member: Member) -> bool:
+    """Whether `answer` begins with a local header that carries the name of `member`."""
+    if len(answer) < LOCAL_HEADER.size or not answer.startswith(LOCAL):
+        return False
+    name_length = LOCAL_HEADER.unpack_from(answer)[-2]
+    return name_length == len(member.raw_name) and answer.startswith(member.raw_name, LOCAL_HEADER.size)
+
+
 def data_offset(answer: bytes, member: Member, where: str) -> int:
     """Where the data begins in `answer`, the bytes from the member's local header on.
 
+    Nothing else is taken from there: size and CRC of the directory prove that it is the right member.
+
     Raises:
-        ArchiveError: These bytes are not the local header of this member: the parts are in the wrong order,
-            of different archives, or the directory is damaged.
+        ArchiveError: There is no local header: the parts are in the wrong order, of different archives, or
+            the directory is damaged.
     """
     if len(answer) >= LOCAL_HEADER.size and answer.startswith(LOCAL):
         *_, name_length, extra_length = LOCAL_HEADER.unpack_from(answer)
-        if answer.startswith(member.raw_name, LOCAL_HEADER.size) and name_length == len(member.raw_name):
-            return LOCAL_HEADER.size + int(name_length) + int(extra_length)
+        return LOCAL_HEADER.size + int(name_length) + int(extra_length)
     raise ArchiveError(
-        f"{where} does not hold {member.name!r} where its directory says (byte {member.header}): the parts are "
-        f"in the wrong order, belong to different archives, or are damaged"
+        f"{where} holds no member where its directory says {member.name!r} begins (byte {member.header}): "
+        f"the parts are in the wrong order, belong to different archives, or are damaged"
     )
 
 
@@ -116,7 +125,8 @@ def _inflate(packed: bytes | memoryview, member: Member, where: str) -> bytes:
     return content
 
 
-def _inflater() -> tuple[Any, type[Exception]]:
+def _inflater() -> tuple[Any, Any]:
+    """A decompressor of raw deflate, and the class of its errors."""
     try:
         from isal import isal_zlib
     except ImportError:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from reasonknee_hf.errors import FileMissingError
 from reasonknee_hf.hub.archive import CutArchive
-from reasonknee_hf.hub.folders import Info, Listing
+from reasonknee_hf.hub.folders import Folders, Info
 from reasonknee_hf.hub.names import SuffixIndex
 from reasonknee_hf.hub.parts import PartSet, find_part_sets
 from reasonknee_hf.hub.tree import Tree
@@ -38,7 +38,7 @@ class MountedTree:
     def __init__(self, tree: Tree, open_archive: Callable[[Tree, PartSet], CutArchive] = CutArchive) -> None:
         self.tree = tree
         self._open_archive = open_archive
-        self._mounted: dict[str, Listing] = {}
+        self._mounted: dict[str, Folders] = {}
 
     @cached_property
     def archives(self) -> Mapping[str, CutArchive]:
@@ -52,9 +52,9 @@ class MountedTree:
         }
 
     @cached_property
-    def _files(self) -> Listing:
+    def _files(self) -> Folders:
         entries = self.tree.entries().values()
-        return Listing(
+        return Folders(
             {e.path: {"size": e.size, "blob_id": e.blob_id, "sha256": e.sha256} for e in entries},
             folders=self.archives,
         )
@@ -66,7 +66,7 @@ class MountedTree:
                 return path[:end], path[end + 1 :]
         return None
 
-    def _listing(self, mount: str) -> Listing:
+    def _listing(self, mount: str) -> Folders:
         if mount not in self._mounted:
             archive = self.archives[mount]
             directory = archive.directory
@@ -74,7 +74,7 @@ class MountedTree:
                 f"{mount}/{path}": {"size": directory[directory.files[name]].size}
                 for path, name in archive.mounted.items()
             }
-            self._mounted[mount] = Listing(sizes, folders=[mount])
+            self._mounted[mount] = Folders(sizes, folders=[mount])
         return self._mounted[mount]
 
     def info(self, path: str) -> Info | None:

@@ -120,7 +120,7 @@ def _read_end(tail: bytes, position: int, total: int | None) -> Location:
         raise DirectoryError("its end record points to a ZIP64 record that is not there")
     if disk or first_disk or here != count:
         raise SpannedArchiveError(
-            f"its end record says disk {disk}, directory from disk {first_disk}, {here} of {count} entries here"
+            f"its end record says: disk {disk}, directory from disk {first_disk}, {here} of {count} entries"
         )
     end_from_back = len(tail) - end  # bytes from the end of the directory to the end of the file
     if total is None:
