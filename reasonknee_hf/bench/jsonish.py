@@ -35,7 +35,7 @@ _BLANK = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"' r"|'((?:[^'\\]|\\.)*)'" r"|“([^“”]*)”|‘([^‘’]*)’", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,300}\.?[0-9]{0,300}|\.[0-9]{1,300})(?:[eE][+-]?[0-9]{1,4})?(?![\w.])")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_WORDS = re.compile(r"[^\W\d][\w%]*(?:[ \t\-]+[\w%]+)*")
+_WORDS = re.compile(r"[^\W\d][\w%]*(?:[ \t]+[\w%]+)*")
 _LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf")}
 
