@@ -15,8 +15,8 @@ RECORDS_PER_SCAN = 62
 BYTES_PER_RECORD = 1900
 """Rough size of one record, padding included: published files have about as much."""
 
-# What a scanner of JSON trips over: quotes, escapes, braces and brackets within strings, and text beyond ASCII,
-# up to characters of four bytes.
+# What a scanner of JSON trips over: quotes, escapes, braces and brackets within strings, text beyond ASCII up
+# to characters of four bytes.
 _AWKWARD = (
     'a so-called "kissing" lesion {medial}',
     "path C:\\knee\\",
@@ -36,7 +36,7 @@ _FILLER = (
 
 
 def big_records(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
-    """`count` records: 62 a scan, in the order of the questions, with every shape of question and awkward text."""
+    """`count` records: 62 a scan, in the order of the questions, with awkward text."""
     lot = random.Random(seed)
     for number in range(count):
         scan, place = divmod(number, RECORDS_PER_SCAN)

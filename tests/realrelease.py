@@ -1,7 +1,7 @@
 """A release in the published layout, made of real files: real label volumes, real MRI, the published prompts.
 
-Everything is written to a temporary folder. No public volume has both a DESS image and a mask on the DESS grid, so scans
-on that grid have a mask and no image, as in the published repository, where images come from the OAI itself.
+Everything is written to a temporary folder. The real masks on the OAI grid come without their images, so
+scans on that grid have no volume, as in the published repository: there, volumes come from the OAI itself.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ LABELS = {
 }
 """Ids 1 and 2 are those of the OAI atlas label volume, which goes into the archive byte for byte."""
 
-# Ids of the source files to ours. Of the two menisci of the right knee, 9 lies nearer to the midline.
+# Ids of the source files to ours.
 _CLAIR = {1: 4, 2: 1, 3: 5, 4: 2, 5: 2}
 _DESS_RIGHT = {1: 1, 2: 2, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6, 8: 7}
 
 
 @dataclass(frozen=True)
 class RealScan:
-    """One scan of the release; `image` is a function of (real folder, target) or `None` where there is no volume."""
+    """One scan of the release; `image` and `mask` name the real files used, `None` where there is none."""
 
     split: str
     patient: str
@@ -221,7 +221,7 @@ def _record(
 
 
 def read_nrrd(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Voxels (first axis fastest in the file, as named in the header) and affine (RAS+) of a gzip or raw NRRD."""
+    """Voxels in the order of the header's sizes, and affine (RAS+), of a gzip or raw NRRD."""
     head, body = path.read_bytes().split(b"\n\n", 1)
     fields = dict(
         line.split(": ", 1) for line in head.decode("ascii", "replace").splitlines() if ": " in line

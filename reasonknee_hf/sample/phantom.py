@@ -90,6 +90,7 @@ class _Canvas:
         self.z: Field = z - np.float32(flexion) * a
         self.image: Field = np.zeros((grid.slices, grid.width, grid.height), dtype="f4")
         self.labels: NDArray[np.uint8] = np.zeros(self.image.shape, dtype="u1")
+        self.bones: Where = self.femur(0) | self.tibia(0) | self.patella(0)
 
     def paint(self, where: Where, brightness: float, label: str | None = None) -> None:
         self.image[where] = brightness
@@ -225,13 +226,12 @@ def _bones_and_cartilage(c: _Canvas) -> None:
     # Joint fluid first: what bones, cartilage and menisci leave of it are thin bright lines.
     c.paint(c.ellipsoid((0, -8, 3), (35, 24, 5), power=4) & (abs(c.m) > 9), FLUID * 0.75)
     femur, tibia, patella = c.femur(0), c.tibia(0), c.patella(0)
-    bones = femur | tibia | patella
     articular = (c.z < 44) & ~((c.a < -10) & (c.z > 34)) & ~((abs(c.m) < 9) & (c.a < 6)) & (abs(c.m) < 35)
-    femur_cartilage = c.femur(CARTILAGE_MM) & articular & ~bones
+    femur_cartilage = c.femur(CARTILAGE_MM) & articular & ~c.bones
     plateau = (abs(c.m) > 9) & ((abs(c.m) / 35) ** 4 + (abs(c.a + 8) / 23) ** 4 < 1) & (c.z > -8)
-    tibia_cartilage = c.tibia(CARTILAGE_MM) & plateau & ~bones & ~femur_cartilage
+    tibia_cartilage = c.tibia(CARTILAGE_MM) & plateau & ~c.bones & ~femur_cartilage
     back = (c.a < 36) & (abs(c.m) < 19)
-    patella_cartilage = c.patella(CARTILAGE_MM) & back & ~bones & ~femur_cartilage
+    patella_cartilage = c.patella(CARTILAGE_MM) & back & ~c.bones & ~femur_cartilage
     for cartilage, name in (
         (femur_cartilage, "femoral cartilage"),
         (tibia_cartilage, "tibial cartilage"),
@@ -295,8 +295,7 @@ def _menisci(c: _Canvas, grades: Grades) -> None:
 
 
 def _ligaments_and_fat(c: _Canvas, grades: Grades) -> None:
-    soft = c.labels == 0
-    soft &= ~(c.femur(0) | c.tibia(0) | c.patella(0))
+    soft = (c.labels == 0) & ~c.bones
     front = 45 - (15 - c.z) * 0.42  # the line of the patellar tendon, from the patella down to the tibia
     pad = (c.a < front - 1) & (c.a > 2) & (c.z < 17) & (c.z > -26) & (abs(c.m) < 26) & soft
     pad &= ~c.ellipsoid((0, -8, 3), (36, 20, 6), power=4)
@@ -316,7 +315,7 @@ def _ligaments_and_fat(c: _Canvas, grades: Grades) -> None:
 
 
 def _osteophytes(c: _Canvas, grades: Grades) -> None:
-    bones = c.femur(0) | c.tibia(0) | c.patella(0)
+    bones = c.bones
     for question, site in enumerate(OSTEOPHYTE_SITES, start=30):
         grade = grades[question]["grade"]
         place = _OSTEOPHYTE_PLACES.get(site.replace(" medial", "").replace(" lateral", ""))
@@ -365,7 +364,7 @@ def _marrow_lesions(c: _Canvas, grades: Grades) -> None:
         index = index[np.argsort(index[:, 2], kind="stable")]  # from top to bottom
         nearer_to_joint = len(index) // 4 if region.startswith("tibia") else -(len(index) // 4) - 1
         s, x, y = index[nearer_to_joint]
-        radius = 4.0 + 2.5 * size
+        radius = (0, 7, 12, 20)[size]
         distance = (
             (c.m - c.m[s, 0, 0]) ** 2 + (c.a - c.a[0, x, y]) ** 2 + (c.z - c.z[0, x, y]) ** 2
         ) / np.float32(radius * radius)

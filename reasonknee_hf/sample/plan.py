@@ -29,6 +29,7 @@ _COURSES: tuple[tuple[tuple[str, int], ...], ...] = (
     (("12M", 2),),
     (("00M", 2), ("00M", 1), ("48M", 2)),
     (("00M", 2), ("12M", 2)),
+    (("00M", 1), ("00M", 2), ("24M", 1)),
 )
 
 GradesByQuestion = dict[int, dict[str, int]]
