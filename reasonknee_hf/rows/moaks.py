@@ -1,7 +1,7 @@
 """The questions of the dataset: what each asks, how answers are keyed, and which grades exist.
 
 One table for the whole package. Grade spaces follow MOAKS (Hunter et al. 2011) as the published prompts state
-them; the sites and the spelling of the keys follow the two published question files (69 prompts, ids 1 to 69).
+them; the sites and the spelling of keys follow the two published question files (69 prompts, ids 1 to 69).
 The seven categories are those of ReasonKnee-Bench.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 CATEGORIES = (
@@ -91,6 +91,7 @@ class Question:
         return {self.wrapper: inner} if self.wrapper else inner
 
 
+@lru_cache(maxsize=4096)
 def fold(key: str) -> str:
     """`key` reduced to what its spellings share: lower case, single blanks for `_`, `-` and white space."""
     return re.sub(r"[\s_\-]+", " ", key).strip().casefold()
@@ -244,6 +245,7 @@ def question_for_key(key: str) -> Question | None:
     return None if question_id is None else QUESTIONS[question_id]
 
 
+@lru_cache(maxsize=1024)
 def question_for_prompt(prompt: str) -> Question | None:
     """The question that `prompt` asks, known by the JSON keys it wants back and not by its wording.
 
