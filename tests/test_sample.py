@@ -460,14 +460,13 @@ def test_the_cached_sample_is_written_once_and_mended(
     (folder / "data" / "split_files" / "val_split.csv").write_text("cut")
     assert files_of(sample_folder(scans=3)) == files
     assert [path.name for path in folder.parent.parent.iterdir()] == ["written"]
-    assert sample_folder(scans=3, seed=1) != folder
 
 
 def test_processes_that_start_together_share_one_sample(tmp_path: Path) -> None:
     code = "from reasonknee_hf.sample import sample_folder; print(sample_folder(scans=3))"
-    running = [run_python(code, HF_HOME=str(tmp_path)) for _ in range(3)]
+    running = [run_python(code, HF_HOME=str(tmp_path)) for _ in range(2)]
     answers = {process.communicate(timeout=120)[0].strip() for process in running}
-    assert [process.returncode for process in running] == [0, 0, 0]
+    assert [process.returncode for process in running] == [0, 0]
     (folder,) = map(Path, answers)
     assert set(files_of(folder)) >= PUBLISHED_FILES
     assert [path.name for path in folder.parent.parent.iterdir()] == ["written"]

@@ -297,7 +297,8 @@ def _menisci(c: _Canvas, grades: Grades) -> None:
 def _ligaments_and_fat(c: _Canvas, grades: Grades) -> None:
     soft = (c.labels == 0) & ~c.bones
     front = 45 - (15 - c.z) * 0.42  # the line of the patellar tendon, from the patella down to the tibia
-    pad = (c.a < front - 1) & (c.a > 2) & (c.z < 17) & (c.z > -26) & (abs(c.m) < 26) & soft
+    pad = (c.a < front - 1) & (c.a > 2) & (c.z < 17) & (c.z > -8 - 0.9 * (c.a - 2)) & soft
+    pad &= (c.m / 28) ** 2 + ((c.z + 2) / 27) ** 2 < 1
     pad &= ~c.ellipsoid((0, -8, 3), (36, 20, 6), power=4)
     c.paint(pad, FAT + 6 + 45 * grades[42]["grade"], "Hoffa fat pad")
     tendon = (abs(c.a - front) < 2.6) & (abs(c.m) < 13) & (c.z < 17) & (c.z > -38) & soft
