@@ -114,7 +114,7 @@ def retry_after(headers: Headers) -> float | None:
     return None
 
 
-# --- range answers ---------------------------------------------------------------------------------------------
+# --- range answers --------------------------------------------------------------------------------
 
 
 def check_range_head(
@@ -181,7 +181,7 @@ def _check_encoding(headers: Headers, where: str) -> None:
         )
 
 
-# --- identity --------------------------------------------------------------------------------------------------
+# --- identity -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,8 @@ def bare_etag(text: str | None) -> str | None:
 def check_identity(identity: Identity, entry: FileEntry, sha: str, where: str) -> bool:
     """Whether the answer proves that it belongs to `sha`; `False` if it neither proves nor denies it.
 
-    A commit header that names `sha` is a proof, and so is an ETag that is the file's hash by the listing. ETags that
-    do not look like a hash say nothing: some mirrors make them up.
+    A commit header that names `sha` is a proof, and so is an ETag that is the file's hash by the listing.
+    ETags that do not look like a hash say nothing: some mirrors make them up.
 
     Raises:
         StaleError: The answer says that it belongs to something else.
@@ -251,7 +251,7 @@ def check_unchanged(before: Identity, now: Identity, where: str) -> None:
             raise StaleError(f"{where}: changed between two requests (was {old}, now {new})")
 
 
-# --- content ---------------------------------------------------------------------------------------------------
+# --- content --------------------------------------------------------------------------------------
 
 
 class ContentCheck:

@@ -3,8 +3,8 @@
 The standard library's client is used on purpose. What `huggingface_hub` offers is a `requests` session before
 version 1 and an httpx client since, which differ in streaming, redirects, errors and when proxies are read;
 neither library is there on every supported version. Here an answer's head is seen before its body is
-touched, a body can be left unread by closing the connection, and proxies and certificates are looked up when a
-connection is made.
+touched, a body can be left unread by closing the connection, and proxies and certificates are looked up
+when a connection is made.
 """
 
 from __future__ import annotations
@@ -130,6 +130,19 @@ class _Link:
         self.connection = connection
         self.used = time.monotonic()
 
+    def exchange(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], timeout: float
+    ) -> http.client.HTTPResponse:
+        """Sends a request and reads the head of its answer. Closes the connection if that fails."""
+        try:
+            if self.connection.sock is not None:
+                self.connection.sock.settimeout(timeout)
+            self.connection.request(method, target, body=body, headers=dict(headers))
+            return self.connection.getresponse()
+        except BaseException:
+            self.connection.close()
+            raise
+
     def alive(self) -> bool:
         sock = self.connection.sock
         if sock is None or time.monotonic() - self.used > IDLE_SECONDS:
@@ -213,23 +226,18 @@ def send(
     if token is not None:
         sent["Authorization"] = f"Bearer {token}"
     link = _pool.take(key)
-    reused = link is not None
-    while True:
+    if link is not None:
         try:
-            if link is None:
-                link = _connect(secure, host, port, proxy, timeout)
-            connection = link.connection
-            if connection.sock is not None:
-                connection.sock.settimeout(timeout)
-            connection.request(method, target, body=body, headers=sent)
-            return Answer(url, connection.getresponse(), key, link)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            if link is not None:
-                link.connection.close()
-            if reused and not isinstance(error, TimeoutError):
-                link, reused = None, False  # the other side had closed it meanwhile; that costs no try
-                continue
+            return Answer(url, link.exchange(method, target, body, sent, timeout), key, link)
+        except TimeoutError as error:
             _raise(url, error)
+        except (OSError, http.client.HTTPException):
+            pass  # the other side had closed the idle connection; that costs no try
+    try:
+        link = _connect(secure, host, port, proxy, timeout)
+        return Answer(url, link.exchange(method, target, body, sent, timeout), key, link)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        _raise(url, error)
 
 
 def _connect(secure: bool, host: str, port: int, proxy: str | None, timeout: float) -> _Link:
@@ -260,7 +268,7 @@ def _connect(secure: bool, host: str, port: int, proxy: str | None, timeout: flo
     return _Link(connection)
 
 
-def _dial(address: tuple[str, int], timeout: float, *_: object) -> socket.socket:
+def _dial(address: tuple[str, int], timeout: float, *_unused: object) -> socket.socket:
     """A connection to the first address that answers, all of them together within `timeout`."""
     found = socket.getaddrinfo(address[0], address[1], 0, socket.SOCK_STREAM)
     deadline = time.monotonic() + timeout

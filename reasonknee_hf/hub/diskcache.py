@@ -23,8 +23,8 @@ _LOCK_WAIT = 60.0
 class DiskCache:
     """Bytes by key on disk; what was used longest ago goes first.
 
-    File names are hashes of the keys, so no key can climb out of the folder or be read off it. Only the owner can
-    read the files. Every entry carries its checksum: what rots on disk is dropped, not returned.
+    File names are hashes of the keys, so no key can climb out of the folder or be read off it. Only the owner
+    can read the files. Every entry carries its checksum: what rots on disk is dropped, not returned.
 
     Args:
         folder: Made if it is not there.

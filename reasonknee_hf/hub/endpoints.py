@@ -42,9 +42,9 @@ def resolve_endpoints(endpoint: EndpointLike | Sequence[EndpointLike] | None = N
     """The endpoints of a call in order of preference, without repetitions.
 
     Args:
-        endpoint: One endpoint or several: URLs (also comma-separated), or `{"url": …, "token": …}` for an endpoint
-            with a token option of its own. Default: `HF_ENDPOINT` alone, else `REASONKNEE_MIRRORS`, else the
-            public Hub and its best-known mirror.
+        endpoint: One endpoint or several: URLs (also comma-separated), or `{"url": …, "token": …}` for an
+            endpoint with a token option of its own. Default: `HF_ENDPOINT` alone, else `REASONKNEE_MIRRORS`,
+            else the public Hub and its best-known mirror.
 
     Raises:
         OptionError: A value is not an `http(s)://` URL, or carries a user name, a query or an unknown key.

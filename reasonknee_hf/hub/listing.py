@@ -20,7 +20,7 @@ def parse_json(content: bytes, what: str, where: str) -> Any:
 
 
 def from_info(info: Any, what: str, where: str) -> tuple[str, dict[str, FileEntry]]:
-    """Commit and files of the info of a revision (`siblings` with `blobs=true`; some mirrors leave out sizes)."""
+    """Commit and files of the info of a revision, asked for with `blobs=true`. Some mirrors send no sizes."""
     try:
         sha = str(info["sha"])
         found = [_entry(item["rfilename"], item, item.get("blobId")) for item in info["siblings"]]

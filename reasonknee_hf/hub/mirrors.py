@@ -51,6 +51,7 @@ class Health:
 
     throttled_until: float = 0.0  # monotonic clock
     no_ranges: bool = False
+    honest_ranges: bool = False  # a range was compared with the same bytes of a verified file
     requests: int = 0
     failures: int = 0
 
@@ -83,8 +84,8 @@ class Mirrors:
     def ask(self, attempt: Callable[[Endpoint], T], what: str, *, ranged: bool = False) -> T:
         """The result of the first `attempt` that succeeds, over all endpoints and within bounded retries.
 
-        Endpoints that are throttled, or that do not honour ranges where a range is wanted, come last. After each
-        round of all endpoints there is a pause; it ends when the time that failed tries took exceeds the
+        Endpoints that are throttled, or that do not honour ranges where a range is wanted, come last. After
+        each round of all endpoints there is a pause; it ends when the time that failed tries took exceeds the
         timeout setting, except that an endpoint which did not answer in time gets a second chance.
 
         Args:
@@ -203,8 +204,8 @@ def combined(
 ) -> EndpointError:
     """One error for what all endpoints answered.
 
-    Its kind is that of the first endpoint, in order of preference, that gave a definite answer (absent, forbidden,
-    wrong), else the one kind they share, else [`EndpointError`] itself.
+    Its kind is that of the first endpoint, in order of preference, that gave a definite answer (absent,
+    forbidden, wrong), else the one kind they share, else [`EndpointError`] itself.
     """
     ordered = [failures[endpoint] for endpoint in endpoints if endpoint in failures]
     if not ordered:

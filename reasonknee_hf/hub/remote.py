@@ -7,7 +7,7 @@ import logging
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import (
@@ -17,19 +17,28 @@ from reasonknee_hf.errors import (
     OptionError,
     UnreachableError,
 )
-from reasonknee_hf.hub import checks, fetch, listing
+from reasonknee_hf.hub import checks, listing
 from reasonknee_hf.hub.client import Answer
 from reasonknee_hf.hub.diskcache import DiskCache
 from reasonknee_hf.hub.endpoints import Endpoint, EndpointLike, resolve_endpoints
-from reasonknee_hf.hub.mirrors import Mirrors
+from reasonknee_hf.hub.mirrors import Mirrors, health_of
+from reasonknee_hf.hub.repository import Repository
 from reasonknee_hf.hub.tokens import Credentials
-from reasonknee_hf.hub.tree import POINTER_LIMIT, FileEntry, check_span, find_entry, refuse_pointer
+from reasonknee_hf.hub.tree import (
+    POINTER_LIMIT,
+    FileEntry,
+    check_span,
+    chunk_sizes,
+    find_entry,
+    refuse_pointer,
+)
 
 logger = logging.getLogger(__name__)
 
 REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}", re.ASCII)
 _PATHS_AT_ONCE = 500
-_MAX_JSON = 256 * 1024 * 1024
+# The file on which an endpoint shows that it cuts ranges honestly.
+_SAMPLE_BYTES, _SAMPLE_LIMIT = 256, 1024 * 1024
 # A stream may be resumed this often, and once more for every so many bytes that came.
 _RESUMES = 4
 _BYTES_PER_RESUME = 1024 * 1024
@@ -38,8 +47,8 @@ _BYTES_PER_RESUME = 1024 * 1024
 class HubTree:
     """The files of a dataset repository at one commit, see [`Tree`].
 
-    The revision is resolved to a commit once, when the tree is made; from then on everything is asked for by the
-    commit. Every answer is checked before its body is used, and asked for elsewhere if it is not right.
+    The revision is resolved to a commit once, when the tree is made; from then on everything is asked for by
+    the commit. Every answer is checked before its body is used, and asked for elsewhere if it is not right.
 
     Args:
         repo_id: `owner/name`.
@@ -70,13 +79,9 @@ class HubTree:
         self.mirrors = Mirrors(endpoints)
         self.cache = cache
         self._explicit = endpoint is not None and bool(endpoint)
-        self._credentials = Credentials(endpoints, token)
+        self._repository = Repository(repo_id, Credentials(endpoints, token))
         self._entries: dict[str, FileEntry] | None = None
-        self._listed_by: frozenset[str] = frozenset()  # endpoints whose API has shown this very commit
         self._filled: frozenset[str] = frozenset()
-        self._routes: dict[tuple[str, str], fetch.Route] = {}
-        self._seen: dict[tuple[str, str], checks.Identity] = {}
-        self._trusted: frozenset[str] = frozenset()  # endpoints that cut ranges honestly
         revision = revision or "main"
         self.sha = revision if checks.FULL_SHA.fullmatch(revision) else self._resolve(revision)
 
@@ -93,10 +98,6 @@ class HubTree:
     def __repr__(self) -> str:
         return f"HubTree({self.repo_id!r}, {self.sha!r}, {[e.url for e in self.mirrors.endpoints]})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Signed URLs are secrets, and what was seen of the endpoints belongs to this process.
-        return {**self.__dict__, "_routes": {}, "_seen": {}}
-
     def url(self, path: str) -> str:
         """A `reasonknee://` URL that opens in any other process; explicit endpoints are part of it."""
         self.entry_as_listed(path)
@@ -106,20 +107,20 @@ class HubTree:
             place = urllib.parse.quote(endpoints, safe="") + "/"
         return f"reasonknee://{place}{self.repo_id}@{self.sha}/{path}"
 
-    # --- revision and listing ----------------------------------------------------------------------------------
+    # --- revision and listing ---------------------------------------------------------------------
 
     def _resolve(self, revision: str) -> str:
         what = f"revision {revision!r} of dataset {self.repo_id}"
         kept = f"revision\0{self.repo_id}\0{revision}"
         try:
-            sha, entries = self.mirrors.ask(lambda endpoint: self._info(endpoint, revision, what), what)
+            sha, entries = self.mirrors.ask(
+                lambda endpoint: self._repository.info(endpoint, revision, what), what
+            )
         except OfflineError as error:
             found = self.cache.get(kept) if self.cache is not None else None
             if found is None:
                 raise OfflineError(f"{error}{self._cached_shas()}") from None
             return found.decode()
-        if not checks.FULL_SHA.fullmatch(sha):
-            raise IntegrityError(f"{what} was resolved to {sha!r}, which is not a commit sha")
         self._keep_listing(sha, entries)
         if self.cache is not None:
             self.cache.put(kept, sha.encode())
@@ -138,39 +139,13 @@ class HubTree:
         if kept is not None:
             return listing.load(kept)
         try:
-            _, entries = self.mirrors.ask(lambda endpoint: self._info(endpoint, self.sha, what), what)
+            _, entries = self.mirrors.ask(
+                lambda endpoint: self._repository.info(endpoint, self.sha, what), what
+            )
         except OfflineError as error:
             raise OfflineError(f"{error}{self._cached_shas()}") from None
         self._keep_listing(self.sha, entries)
         return entries
-
-    def _info(self, endpoint: Endpoint, revision: str, what: str) -> tuple[str, dict[str, FileEntry]]:
-        """Commit and files of a revision by the API of one endpoint: one request, no pages to turn."""
-        info = self._api(endpoint, f"revision/{urllib.parse.quote(revision, safe='')}?blobs=true", what)
-        sha, entries = listing.from_info(info, what, endpoint.url)
-        if checks.FULL_SHA.fullmatch(revision) and sha != revision:
-            raise checks.StaleError(f"{endpoint.url}: shows commit {sha[:12]} when asked for {what}")
-        if checks.FULL_SHA.fullmatch(revision) or self._entries is None:
-            self._listed_by |= {endpoint.url}
-        return sha, entries
-
-    def _api(self, endpoint: Endpoint, action: str, what: str, body: bytes | None = None) -> Any:
-        url = f"{endpoint.url}/api/datasets/{self.repo_id}/{action}"
-        form = {"Content-Type": "application/x-www-form-urlencoded"} if body is not None else None
-        method = "GET" if body is None else "POST"
-        answer, _ = fetch.follow(
-            method, url, what=what, credentials=self._credentials, headers=form, body=body
-        )
-        with answer:
-            if answer.status != 200:
-                raise self._status_error(answer, endpoint, what)
-            return listing.parse_json(answer.everything(_MAX_JSON), what, endpoint.url)
-
-    def _status_error(self, answer: Answer, endpoint: Endpoint, what: str) -> EndpointError:
-        reason = self._credentials.reason_against(endpoint.url)
-        if reason is None and self._credentials.for_url(endpoint.url) is None:
-            reason = "there is none"
-        return checks.status_error(answer.status, answer.headers, what, endpoint.url, anonymous=reason)
 
     def _keep_listing(self, sha: str, entries: Mapping[str, FileEntry]) -> None:
         if self.cache is None:
@@ -190,7 +165,7 @@ class HubTree:
         known = ", ".join(self._known_shas()) or "none"
         return f"; commits of {self.repo_id} in the cache {self.cache.folder}: {known}"
 
-    # --- single files ------------------------------------------------------------------------------------------
+    # --- single files -----------------------------------------------------------------------------
 
     def entry_as_listed(self, path: str) -> FileEntry:
         """One file as the listing has it, without a request for what it leaves out."""
@@ -211,14 +186,8 @@ class HubTree:
         first = unknown.index(path) // _PATHS_AT_ONCE * _PATHS_AT_ONCE
         chosen = unknown[first : first + _PATHS_AT_ONCE]
         what = f"sizes of {len(chosen)} files of {self.repo_id} at {self.sha}"
-        body = urllib.parse.urlencode([*(("paths", name) for name in chosen), ("expand", "false")]).encode()
-
-        def attempt(endpoint: Endpoint) -> dict[str, FileEntry]:
-            items = self._api(endpoint, f"paths-info/{self.sha}", what, body)
-            return listing.from_paths_info(items, what, endpoint.url)
-
         try:
-            told = self.mirrors.ask(attempt, what)
+            told = self.mirrors.ask(lambda e: self._repository.paths_info(e, self.sha, chosen, what), what)
         except EndpointError as error:
             logger.info("going on without %s: %s", what, error)
             told = {}
@@ -236,36 +205,42 @@ class HubTree:
             return entry.size
 
         def attempt(endpoint: Endpoint) -> int:
-            answer, identity = self._open(endpoint, entry, (0, 1))
+            answer, identity = self._repository.open(endpoint, self.sha, entry, (0, 1))
             answer.close()
             if identity.size is None:
+                url = self._repository.url(endpoint, self.sha, path)
                 raise IntegrityError(
-                    f"{self._resolve_url(endpoint, path)}: neither X-Linked-Size nor the total in Content-Range "
-                    f"says how large the file is, and the API of {endpoint.url} does not either"
+                    f"{url}: neither X-Linked-Size nor the total in Content-Range says how large the file "
+                    f"is, and the API of {endpoint.url} does not either. Ask another endpoint"
                 )
             return identity.size
 
-        size = self.mirrors.ask(attempt, f"the size of {self._what(path)}", ranged=True)
+        size = self.mirrors.ask(attempt, f"the size of {self._repository.what(self.sha, path)}", ranged=True)
         filled = FileEntry(path, size, entry.blob_id, entry.sha256)
         self._entries = {**self.entries(), path: filled}
         return size
 
     def read(self, path: str) -> bytes:
         """The whole file, verified against the hash of the listing; a wrong copy is asked for elsewhere."""
-        key = f"file\0{self.identity}\0{path}"
-        kept = self.cache.get(key) if self.cache is not None else None
+        kept = self._kept(path)
         if kept is None:
             kept = self._read_anywhere(path)
             if self.cache is not None:
-                self.cache.put(key, kept)
+                self.cache.put(self._key(path), kept)
         refuse_pointer(path, kept, self.name)
         return kept
+
+    def _key(self, path: str) -> str:
+        return f"file\0{self.identity}\0{path}"
+
+    def _kept(self, path: str) -> bytes | None:
+        return self.cache.get(self._key(path)) if self.cache is not None else None
 
     def _read_anywhere(self, path: str) -> bytes:
         for _ in self.mirrors.endpoints:
             try:
                 return b"".join(self.stream(path))
-            except checks.ContentError as error:  # the endpoint that gave it is asked last from now on
+            except IntegrityError as error:  # noqa: PERF203 - that endpoint is asked last from now on
                 logger.warning("reading again: %s", error)
         return b"".join(self.stream(path))
 
@@ -276,43 +251,72 @@ class HubTree:
         entry = self.entry(path)
         for start, stop in spans:
             check_span(path, start, stop, entry.size)
-        small = entry.size is not None and entry.size <= POINTER_LIMIT
-        if small or environment.offline():
+        if environment.offline() or (entry.size is not None and entry.size <= POINTER_LIMIT):
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
-        what = self._what(path)
+        what = self._repository.what(self.sha, path)
+        found = []
+        for span in spans:
+            attempt = partial(self._range, entry, span, checked_later)
+            found.append(self.mirrors.ask(attempt, what, ranged=True) if span[0] < span[1] else b"")
+        return found
 
-        def attempt(endpoint: Endpoint, span: tuple[int, int]) -> bytes:
-            return self._range(endpoint, entry, span)
-
-        return [
-            self.mirrors.ask(lambda endpoint, span=span: attempt(endpoint, span), what, ranged=True)
-            if span[0] < span[1]
-            else b""
-            for span in spans
-        ]
-
-    def _range(self, endpoint: Endpoint, entry: FileEntry, span: tuple[int, int]) -> bytes:
-        where = self._where(endpoint, entry.path)
+    def _range(
+        self, entry: FileEntry, span: tuple[int, int], checked_later: bool, endpoint: Endpoint
+    ) -> bytes:
+        where = f"{endpoint.url} for {self._repository.what(self.sha, entry.path)}"
         wanted = span[1] - span[0]
-        answer, _ = self._open(endpoint, entry, span)
+        whole = wanted == entry.size
+        _, answer = self._open(entry, span, checked_later or whole, endpoint)
         with answer:
             data = answer.read(wanted)
             if len(data) < wanted:
                 raise UnreachableError(f"{where}: broke off after {len(data)} of {wanted} bytes")
             if answer.length is None and not answer.ended():
                 raise IntegrityError(f"{where}: sends more than the {wanted} bytes that were asked for")
-        if wanted == entry.size:
+        if whole:
             check = checks.ContentCheck(entry)
             check.update(data)
             check.finish(where)
         return data
 
+    def _open(
+        self, entry: FileEntry, span: tuple[int, int] | None, checked_later: bool, endpoint: Endpoint
+    ) -> tuple[Endpoint, Answer]:
+        if not checked_later:
+            self._require_honest_ranges(endpoint)
+        return endpoint, self._repository.open(endpoint, self.sha, entry, span)[0]
+
+    def _require_honest_ranges(self, endpoint: Endpoint) -> None:
+        """Compares one range of an endpoint with the same bytes of a verified file, once in a process.
+
+        No header shows that a server sends other bytes than it says. Where no checksum follows, ranges are
+        believed only after one that could be checked.
+        """
+        health = health_of(endpoint)
+        hashed = [e for e in self.entries().values() if e.size and (e.sha256 or e.blob_id)]
+        fitting = [e for e in hashed if _SAMPLE_BYTES <= (e.size or 0) <= _SAMPLE_LIMIT]
+        if health.honest_ranges or not fitting:
+            return
+        sample = min(fitting, key=lambda entry: entry.size or 0)
+        with self._repository.open(endpoint, self.sha, sample, None)[0] as answer:
+            whole = answer.everything(_SAMPLE_LIMIT)
+        check = checks.ContentCheck(sample)
+        check.update(whole)
+        check.finish(f"{endpoint.url} for {self._repository.what(self.sha, sample.path)}")
+        middle = len(whole) // 2
+        span = (middle, middle + _SAMPLE_BYTES // 4)
+        if self._range(sample, span, True, endpoint) != whole[slice(*span)]:
+            raise checks.NoRangesError(
+                f"{endpoint.url}: sends other bytes than a range says, seen on {sample.path}"
+            )
+        health.honest_ranges = True
+
     def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The file in chunks, by one plain GET; a range is asked for only if `start` or `stop` is given.
 
-        After a cut the rest is asked for from where it was, by a checked range, at any endpoint. A whole file is
-        verified at its end: the last chunk is handed out only if the hash of the listing fits.
+        After a cut the rest is asked for from where it was, by a checked range, at any endpoint. A whole file
+        is verified at its end: the last chunk is handed out only if the hash of the listing fits.
 
         Args:
             path: File of the listing.
@@ -327,18 +331,21 @@ class HubTree:
         if start or stop is not None:
             end = self.size(path) if stop is None else stop
             check_span(path, start, end, entry.size)
+            if start == end:
+                return
+        kept = self._kept(path)
+        if kept is not None:
+            yield from _pieces(kept[start:end])
+            return
         whole = start == 0 and end == entry.size
         check = checks.ContentCheck(entry if whole or end is None else FileEntry(path))
-        what = self._what(path)
+        what = self._repository.what(self.sha, path)
         position, resumes = start, 0
         while True:
             span = (position, end) if end is not None and (position or stop is not None) else None
-            endpoint, answer = self.mirrors.ask(
-                lambda endpoint, span=span: (endpoint, self._open(endpoint, entry, span)[0]),
-                what,
-                ranged=span is not None,
-            )
-            where = self._where(endpoint, path)
+            attempt = partial(self._open, entry, span, span is None or whole)
+            endpoint, answer = self.mirrors.ask(attempt, what, ranged=span is not None)
+            where = f"{endpoint.url} for {what}"
             end = answer.length if end is None else end
             try:
                 with answer:
@@ -360,7 +367,7 @@ class HubTree:
                 elif position < end:
                     raise UnreachableError(f"{where}: ended at {position} of {end} bytes")
                 return
-            except checks.ContentError as error:
+            except IntegrityError as error:
                 self.mirrors.demote(endpoint, error)
                 raise
             except UnreachableError as error:
@@ -370,71 +377,14 @@ class HubTree:
                     raise
                 logger.info("resuming %s at byte %d: %s", what, position, error)
 
-    # --- one answer --------------------------------------------------------------------------------------------
 
-    def _what(self, path: str) -> str:
-        return f"{path!r} of {self.repo_id} at {self.sha[:12]}"
-
-    def _where(self, endpoint: Endpoint, path: str) -> str:
-        return f"{endpoint.url} for {self._what(path)}"
-
-    def _resolve_url(self, endpoint: Endpoint, path: str) -> str:
-        return f"{endpoint.url}/datasets/{self.repo_id}/resolve/{self.sha}/{urllib.parse.quote(path)}"
-
-    def _open(
-        self, endpoint: Endpoint, entry: FileEntry, span: tuple[int, int] | None
-    ) -> tuple[Answer, checks.Identity]:
-        """An answer whose head is right and which is proved to belong to this commit."""
-        key = (endpoint.url, entry.path)
-        known = self._routes.get(key)
-        if known is not None and known.usable():
-            try:
-                return self._open_at(endpoint, entry, span, known)
-            except EndpointError as error:  # a signed URL that ended early, or a storage host that is ill
-                logger.info("asking %s again for where %s lies: %s", endpoint.url, entry.path, error)
-                self._routes.pop(key, None)
-        return self._open_at(endpoint, entry, span, None)
-
-    def _open_at(
-        self, endpoint: Endpoint, entry: FileEntry, span: tuple[int, int] | None, known: fetch.Route | None
-    ) -> tuple[Answer, checks.Identity]:
-        what, where = self._what(entry.path), self._where(endpoint, entry.path)
-        url = self._resolve_url(endpoint, entry.path)
-        headers = {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"}
-        answer, route = fetch.follow(
-            "GET", url, what=what, credentials=self._credentials, headers=headers, known=known
-        )
-        try:
-            if answer.status >= 300:
-                raise self._status_error(answer, endpoint, what)
-            total: int | None
-            if span is None:
-                checks.check_whole_head(answer.status, answer.headers, answer.length, entry.size, where)
-                total = answer.length
-            else:
-                total = checks.check_range_head(
-                    answer.status, answer.headers, answer.length, span, entry.size, where
-                )
-            identity = fetch.identity_of(answer, route, total)
-            if not checks.check_identity(identity, entry, self.sha, where):
-                self._require_listed(endpoint, entry.path)
-            key = (endpoint.url, entry.path)
-            checks.check_unchanged(self._seen.setdefault(key, identity), identity, where)
-        except BaseException:
-            answer.close()
-            raise
-        if route.url != url:
-            self._routes[key] = route
-        return answer, identity
-
-    def _require_listed(self, endpoint: Endpoint, path: str) -> None:
-        """Where an answer says nothing about its commit, the API of the same endpoint must show that it has it."""
-        if endpoint.url in self._listed_by:
+def _pieces(content: bytes) -> Iterator[bytes]:
+    position = 0
+    for size in chunk_sizes():
+        if position >= len(content):
             return
-        what = f"the commit {self.sha} of {self.repo_id}"
-        _, entries = self._info(endpoint, self.sha, what)
-        if path not in entries:
-            raise checks.StaleError(f"{endpoint.url}: cannot prove that its {path!r} belongs to {what}")
+        yield content[position : position + size]
+        position += size
 
 
 def _refuse_unmeasured(answer: Answer, entry: FileEntry, where: str) -> None:

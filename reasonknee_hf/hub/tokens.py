@@ -11,16 +11,16 @@ from reasonknee_hf.hub.endpoints import HUB, PUBLIC_MIRRORS, Endpoint, is_loopba
 
 logger = logging.getLogger(__name__)
 
-# Tokens that were given explicitly in this process, by origin. A tree that comes back from a pickle in the same
-# process, or is opened again from a `reasonknee://` URL, finds its token here. It is never written anywhere.
+# Tokens that were given explicitly in this process, by origin. A tree that comes back from a pickle in the
+# same process, or is opened again by its URL, finds its token here. It is never written anywhere.
 _given: dict[str, str] = {}
 
 
 class Credentials:
     """Decides which token a request may carry.
 
-    The token of a call belongs to one endpoint, its *home*: the public Hub where that is among the endpoints, else
-    the first that is not a public mirror. Other endpoints get one only by their own option. No token ever
+    The token of a call belongs to one endpoint, its *home*: the public Hub where that is among the
+    endpoints, else the first that is not a public mirror. Other endpoints get one only by their own option. No token ever
     travels over plain http, except to this machine.
 
     Args:
@@ -41,8 +41,7 @@ class Credentials:
             self._own.setdefault(self._home, _clean(token))
         elif token is True and _stored_token() is None:
             raise OptionError("token=True, but no token is stored. Run `hf auth login` or set HF_TOKEN")
-        for origin, own in self._own.items():
-            _given[origin] = own
+        _given.update(self._own)
 
     def for_url(self, url: str) -> str | None:
         """The token for a request to `url`, or `None`."""

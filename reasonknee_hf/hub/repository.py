@@ -1,0 +1,160 @@
+"""One dataset repository as a single endpoint shows it: its API, and files with answers proved right."""
+
+from __future__ import annotations
+
+import logging
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+from reasonknee_hf.errors import EndpointError, IntegrityError
+from reasonknee_hf.hub import checks, fetch, listing
+from reasonknee_hf.hub.client import Answer
+from reasonknee_hf.hub.endpoints import Endpoint
+from reasonknee_hf.hub.tokens import Credentials
+from reasonknee_hf.hub.tree import FileEntry
+
+logger = logging.getLogger(__name__)
+
+_MAX_JSON = 256 * 1024 * 1024
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+Span = tuple[int, int]
+
+
+class Repository:
+    """Asks one endpoint at a time; whom to ask, and what to do when it fails, is decided above.
+
+    Args:
+        repo_id: `owner/name`.
+        credentials: Who gets a token.
+    """
+
+    def __init__(self, repo_id: str, credentials: Credentials) -> None:
+        self.repo_id = repo_id
+        self.credentials = credentials
+        self._shown: frozenset[tuple[str, str]] = frozenset()  # (endpoint, commit) that its API has shown
+        self._routes: dict[
+            tuple[str, str], fetch.Route
+        ] = {}  # by URL at the endpoint: where a redirect led to
+        self._seen: dict[str, checks.Identity] = {}  # by URL at the endpoint: what the first answer said
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Signed URLs are secrets, and what was seen of the endpoints belongs to this process.
+        return {**self.__dict__, "_routes": {}, "_seen": {}}
+
+    # --- the API ----------------------------------------------------------------------------------
+
+    def info(self, endpoint: Endpoint, revision: str, what: str) -> tuple[str, dict[str, FileEntry]]:
+        """Commit and files of a revision: one request, no pages to turn.
+
+        Raises:
+            StaleError: A commit was asked for, another one is shown.
+            EndpointError: The endpoint does not show the revision.
+        """
+        info = self._api(endpoint, f"revision/{urllib.parse.quote(revision, safe='')}?blobs=true", what)
+        sha, entries = listing.from_info(info, what, endpoint.url)
+        if not checks.FULL_SHA.fullmatch(sha):
+            raise IntegrityError(f"{endpoint.url}: resolves {what} to {sha!r}, which is not a commit sha")
+        if checks.FULL_SHA.fullmatch(revision) and sha != revision:
+            raise checks.StaleError(f"{endpoint.url}: shows commit {sha[:12]} when asked for {what}")
+        self._shown |= {(endpoint.url, sha)}
+        return sha, entries
+
+    def paths_info(self, endpoint: Endpoint, sha: str, paths: list[str], what: str) -> dict[str, FileEntry]:
+        """Sizes and hashes of some files."""
+        form = [*(("paths", path) for path in paths), ("expand", "false")]
+        items = self._api(endpoint, f"paths-info/{sha}", what, urllib.parse.urlencode(form).encode())
+        return listing.from_paths_info(items, what, endpoint.url)
+
+    def _api(self, endpoint: Endpoint, action: str, what: str, form: bytes | None = None) -> Any:
+        url = f"{endpoint.url}/api/datasets/{self.repo_id}/{action}"
+        method, headers = ("GET", {}) if form is None else ("POST", _FORM)
+        answer, _ = fetch.follow(
+            method, url, what=what, credentials=self.credentials, headers=headers, body=form
+        )
+        with answer:
+            if answer.status != 200:
+                raise self._status_error(answer, endpoint, what)
+            return listing.parse_json(answer.everything(_MAX_JSON), what, endpoint.url)
+
+    def _status_error(self, answer: Answer, endpoint: Endpoint, what: str) -> EndpointError:
+        reason = self.credentials.reason_against(endpoint.url)
+        if reason is None and self.credentials.for_url(endpoint.url) is None:
+            reason = "there is none"
+        return checks.status_error(answer.status, answer.headers, what, endpoint.url, anonymous=reason)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def what(self, sha: str, path: str) -> str:
+        """A file for messages."""
+        return f"{path!r} of {self.repo_id} at {sha[:12]}"
+
+    def url(self, endpoint: Endpoint, sha: str, path: str) -> str:
+        """Where an endpoint offers a file."""
+        return f"{endpoint.url}/datasets/{self.repo_id}/resolve/{sha}/{urllib.parse.quote(path)}"
+
+    def open(
+        self, endpoint: Endpoint, sha: str, entry: FileEntry, span: Span | None
+    ) -> tuple[Answer, checks.Identity]:
+        """An answer whose head is right and which is proved to belong to the commit; its body is unread.
+
+        Args:
+            endpoint: Who is asked.
+            sha: Full commit sha.
+            entry: File by the listing.
+            span: Half-open range, `None` for the whole file.
+
+        Raises:
+            EndpointError: The endpoint does not give what was asked. The connection is closed.
+        """
+        key = (endpoint.url, f"{sha}/{entry.path}")
+        known = self._routes.get(key)
+        if known is not None and known.usable():
+            try:
+                return self._open(endpoint, sha, entry, span, known)
+            except EndpointError as error:  # a signed URL that ended early, or a storage host that is ill
+                logger.info("asking %s again where %s lies: %s", endpoint.url, entry.path, error)
+                self._routes.pop(key, None)
+        return self._open(endpoint, sha, entry, span, None)
+
+    def _open(
+        self, endpoint: Endpoint, sha: str, entry: FileEntry, span: Span | None, known: fetch.Route | None
+    ) -> tuple[Answer, checks.Identity]:
+        what = self.what(sha, entry.path)
+        where = f"{endpoint.url} for {what}"
+        url = self.url(endpoint, sha, entry.path)
+        headers: Mapping[str, str] = {}
+        if span is not None:
+            headers = {"Range": f"bytes={span[0]}-{span[1] - 1}"}
+        answer, route = fetch.follow(
+            "GET", url, what=what, credentials=self.credentials, headers=headers, known=known
+        )
+        try:
+            if answer.status >= 300:
+                raise self._status_error(answer, endpoint, what)
+            head = (answer.status, answer.headers, answer.length)
+            if span is None:
+                checks.check_whole_head(*head, entry.size, where)
+                total = answer.length
+            else:
+                total = checks.check_range_head(*head, span, entry.size, where)
+            identity = fetch.identity_of(answer, route, total)
+            if not checks.check_identity(identity, entry, sha, where):
+                self._require_shown(endpoint, sha, entry.path)
+            checks.check_unchanged(self._seen.setdefault(url, identity), identity, where)
+        except BaseException:
+            answer.close()
+            raise
+        if route.url != url:
+            self._routes[endpoint.url, f"{sha}/{entry.path}"] = route
+        return answer, identity
+
+    def _require_shown(self, endpoint: Endpoint, sha: str, path: str) -> None:
+        """Where an answer does not name its commit, the API of the same endpoint must show that it has it."""
+        if (endpoint.url, sha) in self._shown:
+            return
+        what = f"the commit {sha} of {self.repo_id}"
+        _, entries = self.info(endpoint, sha, what)
+        if path not in entries:
+            raise checks.StaleError(f"{endpoint.url}: cannot prove that its {path!r} belongs to {what}")
