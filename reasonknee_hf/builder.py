@@ -108,9 +108,10 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         return self._release
 
     def _info(self) -> datasets.DatasetInfo:
+        labels = self.release.labels if self.config.masks else None
         return datasets.DatasetInfo(
             description="Quintuples of 3DReasonKnee: volume, question, 3D box, reasoning, MOAKS grades.",
-            features=row_features(self.config.name, masks=self.config.masks),
+            features=row_features(self.config.name, masks=self.config.masks, labels=labels),
             homepage="https://huggingface.co/datasets/rajpurkarlab/3DReasonKnee",
             license="cc-by-4.0",
         )
@@ -140,8 +141,7 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
     def _generate_examples(
         self, split: str, options: RowOptions, shards: list[str]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        for shard in shards:
-            yield from generate_rows(self.release, split, options, shard)
+        yield from generate_rows(self.release, split, options, shards)
 
     def as_streaming_dataset(self, split: Any = None, base_path: str | None = None) -> Any:
         self._check_split(split)

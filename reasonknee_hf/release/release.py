@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 
 from reasonknee_hf.errors import FileMissingError, ReleaseError
@@ -47,6 +49,8 @@ class Release:
         self.images = images
         self._high_fidelity = high_fidelity
         self._scans: dict[str, list[Scan]] = {}
+        self._scan_by_path: dict[str, dict[str, Scan]] = {}
+        self._listed_images: dict[str, PathResolver] = {}
         paths = self.tree.entries()
         if not any(layout.split_table(split) in paths for split in layout.SPLITS):
             found = f"it holds {len(paths)} other files, e.g. {sorted(paths)[0]!r}" if paths else "it is empty"
@@ -68,6 +72,17 @@ class Release:
     def sha(self) -> str | None:
         """Commit of a Hub release; `None` for a folder."""
         return self.tree.sha
+
+    @cached_property
+    def identity(self) -> str:
+        """What caches are keyed by: the commit, or for a folder also the state of its tables and annotations."""
+        if self.sha is not None:
+            return self.tree.identity
+        digest = sha256()
+        for path, entry in self.tree.entries().items():
+            if path.startswith(("data/split_files/", "data/generate_data/")):
+                digest.update(f"{path} {entry.size} {_modified(self.tree.url(path))}\n".encode())
+        return f"{self.tree.identity}#{digest.hexdigest()[:16]}"
 
     # --- scans ---------------------------------------------------------------------------------------------------
 
@@ -94,6 +109,20 @@ class Release:
         """The scans of all splits."""
         for split in self.splits:
             yield from self.scans(split)
+
+    def scan_of(self, image: object, split: str) -> Scan | None:
+        """The scan of `split` whose volume a record names; `None` if the split lists no such volume."""
+        if not isinstance(image, str):
+            return None
+        path = self._image_paths(split).find(image)
+        return None if path is None else self._scan_by_path[split][path]
+
+    def _image_paths(self, split: str) -> PathResolver:
+        if split not in self._scan_by_path:
+            by_path = {layout.from_root(scan.image_filepath): scan for scan in self.scans(split)}
+            self._scan_by_path[split] = by_path
+            self._listed_images[split] = PathResolver(by_path)
+        return self._listed_images[split]
 
     @cached_property
     def high_fidelity_ids(self) -> frozenset[str]:
@@ -165,7 +194,7 @@ class Release:
 
     def image_url(self, scan: Scan) -> str:
         """URL of the scan's volume; where it would lie if it is nowhere, so that opening it says what is missing."""
-        return self.find_image(scan) or self.tree.url(layout.from_root(scan.image_filepath))
+        return self.find_image(scan) or self.fs.unstrip_protocol(layout.from_root(scan.image_filepath))
 
     @cached_property
     def _mask_members(self) -> PathResolver:
@@ -182,9 +211,11 @@ class Release:
             return None
         path = layout.from_root(scan.label_filepath)
         if self.has_mask_archive and path not in self.tree.entries():
+            # By its place in the archive, whose directory need not be read for that.
             _, _, member = path.rpartition("masks/")
-            return self.fs.url(f"{layout.MASKS_FOLDER}/{member}")
-        return self.fs.url(self._resolver.find(scan.label_filepath) or path)
+            return self.fs.unstrip_protocol(f"{layout.MASKS_FOLDER}/{member}")
+        found = self._resolver.find(scan.label_filepath)
+        return self.tree.url(found) if found else self.fs.unstrip_protocol(path)
 
     def find_mask(self, scan: Scan) -> str | None:
         """URL of the scan's mask if it exists. Reads the directory of the mask archive, once."""
@@ -192,7 +223,7 @@ class Release:
             return None
         path = self._resolver.find(scan.label_filepath)
         if path is not None:
-            return self.fs.url(path)
+            return self.tree.url(path)
         if not self.has_mask_archive:
             return None
         member = self._mask_members.find(scan.label_filepath)
@@ -240,6 +271,14 @@ class Release:
         if not isinstance(value, dict):
             raise ReleaseError(f"{path} of {self.tree.name} holds a {type(value).__name__}, not an object.")
         return value
+
+
+def _modified(url: str) -> int:
+    """When a local file was last written, in nanoseconds; 0 for what is not a local file."""
+    try:
+        return os.stat(url).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _ids_from_csv(path: str | Path) -> list[str]:
