@@ -22,6 +22,7 @@ def rows(
         scan_id = f"{patient}_00M_20041222_{10_300_000 + scan}_2"
         for question_id in questions:
             question = QUESTIONS[question_id]
+            names = [attribute.name for attribute in question.attributes]
             corner = [chance.randrange(10, 100) for _ in range(3)]
             size = [chance.randrange(1, 40) for _ in range(3)]
             yield {
@@ -32,7 +33,7 @@ def rows(
                 "category": question.category,
                 "structure": question.structure,
                 "subregion": question.subregion,
-                "prompt": f"Grade it: {json.dumps(question.answer({a.name: 0 for a in question.attributes}))}",
+                "prompt": f"Grade it: {json.dumps(question.answer(dict.fromkeys(names, 0)))}",
                 "bbox": [
                     end for low, length in zip(corner, size, strict=True) for end in (low, low + length)
                 ],

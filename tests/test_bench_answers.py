@@ -65,10 +65,11 @@ def test_published_templates_filled_in_are_read_as_they_are(name, upstream_dir):
         broken = question.id in (58, 59)
         template = prompt[start if broken else prompt.rindex("{", 0, start) :]
         highs = [attribute.high for attribute in question.attributes]
-        grades = iter(highs)
-        filled = re.sub(
-            r"\(grade from 0-\d\)|\(0 \| 1\)|(?<=: )0 \| 1|\(0-3\)", lambda _: str(next(grades)), template
-        )
+        filled = template
+        for high in highs:
+            filled = re.sub(
+                r"\(grade from 0-\d\)|\(0 \| 1\)|(?<=: )0 \| 1|\(0-3\)", str(high), filled, count=1
+            )
         reading = read_answer(filled, question)
         assert list(reading.grades.values()) == highs, (key, filled)
         expected = ["surrounding_text", "bare_member"] if broken else []
@@ -124,8 +125,8 @@ def test_any_text_gives_a_reading(question, text):
     assert set(reading.grades) | set(reading.problems) == {a.name for a in question.attributes}
 
 
-_FRAGMENTS = ["{", "}", "[", "]", '"', "'", ":", ",", "2", "-1", "None", "<think>", "</think>", "```", "//", "/*", "\\",
-              "Final diagnosis:", '"Hoffa-Synovitis"', '"grade"', "bounding_box", "(", ")", "\n", " ", "NaN"]  # fmt: skip
+_FRAGMENTS = [*"{}[]()\"':,\\\n ", "2", "-1", "None", "NaN", "<think>", "</think>", "```", "//", "/*"]
+_FRAGMENTS += ["Final diagnosis:", '"Hoffa-Synovitis"', '"grade"', "bounding_box"]
 
 
 @settings(max_examples=300)

@@ -67,7 +67,7 @@ _SPECIAL = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?s>|<eos>|<end_of_turn>", re.IGNO
 _ONLY_GRADE = re.compile(r"\b(?:grade|score)\s*(?:is|of|[:=])?\s*([0-9]+)\b(?![.\-–/%]\d)", re.IGNORECASE)
 
 
-@dataclass
+@dataclass(slots=True)
 class Reading:
     """What an answer says.
 

@@ -50,11 +50,12 @@ class Bootstrap:
 
     def __init__(self, patients: int, rounds: int = 1000, seed: int = 0) -> None:
         self.patients = patients
-        usable = rounds if patients > 1 else 0
-        chances = np.full(max(patients, 1), 1 / max(patients, 1))
-        self.weights: Floats = (
-            np.random.default_rng(seed).multinomial(patients, chances, size=usable).astype(float)
-        )
+        self.weights: Floats = np.zeros((0, patients))
+        if patients > 1 and rounds:
+            chances = np.full(patients, 1 / patients)
+            self.weights = (
+                np.random.default_rng(seed).multinomial(patients, chances, size=rounds).astype(float)
+            )
 
     def totals(self, sums: Floats) -> Floats:
         """Sums by patient (patients, groups) as (1 + rounds, groups): the whole set, then each resample."""
@@ -73,7 +74,8 @@ def sums(patients: Ints, groups: Ints, values: npt.ArrayLike, shape: tuple[int, 
 
 def ratio(over: Floats, under: Floats) -> Floats:
     """`over / under`, NaN where `under` is 0."""
-    return np.divide(over, under, out=np.full(over.shape, np.nan), where=under > 0)
+    quotient: Floats = np.divide(over, under, out=np.full(over.shape, np.nan), where=under > 0)
+    return quotient
 
 
 def mean_of_known(values: Floats) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -156,64 +156,85 @@ def read_references(rows: Iterable[Mapping[str, Any]]) -> References:
     Raises:
         RecordError: A row lacks a column or comes twice with different content.
     """
-    seen: dict[str, Mapping[str, Any]] = {}
+    seen: dict[str, _Row] = {}
+    texts: dict[str, str] = {}  # a prompt is the same text in every scan: kept once
     for number, row in enumerate(needed_columns(rows)):
         missing = [name for name in ("id", "question_id", "grades", "bbox") if name not in row]
         if missing:
             raise RecordError(
                 f"Reference row {number} has no {', '.join(missing)}. Take rows of the `bench` config."
             )
-        kept = {name: row[name] for name in (*COLUMNS, "spacing") if name in row}
-        if seen.setdefault(str(row["id"]), kept) != kept:
-            raise RecordError(
-                f"Reference {row['id']} comes twice with different content. Pass one release only."
-            )
+        item = str(row["id"])
+        kept = _row(item, row, texts)
+        if seen.setdefault(item, kept) != kept:
+            raise RecordError(f"Reference {item} comes twice with different content. Pass one release only.")
     return _columns(dict(sorted(seen.items())))
 
 
-def _columns(rows: dict[str, Mapping[str, Any]]) -> References:
-    patient_ids = sorted({str(row.get("patient_id", item)) for item, row in rows.items()})
+class _Row(NamedTuple):
+    """What is kept of one row, small."""
+
+    scan_id: str
+    patient_id: str
+    question_id: int | None
+    prompt: str
+    box: tuple[float, ...] | None
+    spacing: tuple[float, ...] | None
+    grades: tuple[tuple[str, int], ...]
+    problem: str | None
+
+
+def _row(item: str, row: Mapping[str, Any], texts: dict[str, str]) -> _Row:
+    def text(name: str, default: str) -> str:
+        value = str(row.get(name, default))
+        return texts.setdefault(value, value)
+
+    question = None if row["question_id"] is None else QUESTIONS.get(int(row["question_id"]))
+    grades, problem = (
+        _truth(row["grades"], question) if question else ({}, "the question is not in the table")
+    )
+    spacing = row.get("spacing")
+    return _Row(
+        scan_id=text("scan_id", item),
+        patient_id=text("patient_id", item),
+        question_id=question.id if question else None,
+        prompt=text("prompt", ""),
+        box=None if row["bbox"] is None else tuple(row["bbox"]),
+        spacing=None if spacing is None else tuple(spacing),
+        grades=tuple(grades.items()),
+        problem=problem,
+    )
+
+
+def _columns(rows: dict[str, _Row]) -> References:
+    patient_ids = sorted({row.patient_id for row in rows.values()})
     patient_code = {patient: code for code, patient in enumerate(patient_ids)}
     boxes, spacing = np.full((len(rows), 6), np.nan), np.full((len(rows), 3), np.nan)
-    questions: list[Question | None] = []
-    prompts: dict[tuple[str, str], int] = {}
     grades: list[tuple[int, int, int]] = []
     names: list[str] = []
-    unscored: dict[str, str] = {}
-    for index, (item, row) in enumerate(rows.items()):
-        question = QUESTIONS.get(row["question_id"]) if row["question_id"] is not None else None
-        questions.append(question)
-        prompts[str(row.get("scan_id")), str(row.get("prompt"))] = index
-        if row["bbox"] is not None:
-            boxes[index] = row["bbox"]
-        if row.get("spacing") is not None:
-            spacing[index] = row["spacing"]
-        if question is None:
-            unscored[item] = "the question is not in the table"
-            continue
-        read, problem = _truth(row["grades"], question)
-        if problem:
-            unscored[item] = problem
-        for name, grade in read.items():
-            grades.append((index, _KIND_CODE[str(question.id), name], grade))
+    for index, row in enumerate(rows.values()):
+        if row.box is not None:
+            boxes[index] = row.box
+        if row.spacing is not None:
+            spacing[index] = row.spacing
+        for name, grade in row.grades:
+            grades.append((index, _KIND_CODE[str(row.question_id), name], grade))
             names.append(name)
     table = np.array(grades, np.int64).reshape(-1, 3)
     return References(
         ids=list(rows),
-        questions=questions,
-        prompts=prompts,
-        patients=np.array(
-            [patient_code[str(row.get("patient_id", item))] for item, row in rows.items()], np.int64
-        ),
+        questions=[None if row.question_id is None else QUESTIONS[row.question_id] for row in rows.values()],
+        prompts={(row.scan_id, row.prompt): index for index, row in enumerate(rows.values())},
+        patients=np.array([patient_code[row.patient_id] for row in rows.values()], np.int64),
         patient_ids=patient_ids,
-        scan_ids=[str(row.get("scan_id", item)) for item, row in rows.items()],
+        scan_ids=[row.scan_id for row in rows.values()],
         boxes=boxes,
         spacing=spacing,
         grade_item=table[:, 0],
         grade_kind=table[:, 1],
         grade_name=names,
         truth=table[:, 2],
-        unscored=unscored,
+        unscored={item: row.problem for item, row in rows.items() if row.problem},
     )
 
 

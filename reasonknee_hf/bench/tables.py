@@ -145,8 +145,8 @@ def _paper(data: dict[str, Any], compare: bool) -> Table:
             name = f"PAPER, as published: {published.setting}, {published.model}"
             table.rows.append([name, *figures, "-", "-", total])
         table.notes = [
-            "Rows marked PAPER are the authors' figures. Their scoring code is not public: which accuracy and",
-            "overall they print, and what their column Others holds, is not known. None was recomputed here.",
+            "Rows marked PAPER are the authors' figures, not recomputed. Their scoring code is not public:",
+            "which accuracy and overall they print, and what their column Others holds, is not known.",
         ]
     return table
 

@@ -1,0 +1,194 @@
+"""Prediction files as people have them, and what merging makes of repeats and conflicts."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from bench_cases import answer, noisy, rows
+
+from reasonknee_hf.bench import score
+from reasonknee_hf.errors import PredictionError
+
+REFERENCES = list(rows(scans=2))
+
+
+def right(references):
+    return {row["id"]: answer(row) for row in references}
+
+
+def published_zero_shot(references, name="qwen25vl_result"):
+    """What the published zero-shot scripts write: objects, wrapped text, errors, entries never filled."""
+    content = {}
+    for index, row in enumerate(references):
+        text = answer(row)
+        result = [json.loads(text), {"response": f"I see: {text}"}, {"error": "CUDA out of memory"}, None][
+            index % 4
+        ]
+        content[row["id"]] = {"question": row["prompt"], name: result, "qwen25vl_total_tokens": 1200}
+        if result is None:
+            content[row["id"]] = {}
+    return content
+
+
+def published_sft(references):
+    """What the published SFT script writes; `final_diagnosis` is the reference and must not be read."""
+    entries = []
+    for row in references:
+        patient, visit, *rest = row["scan_id"].split("_")
+        entries.append(
+            {
+                "image": f"/data/images/{patient}/{visit}/{'_'.join(rest)}.nii.gz",
+                "prompt": row["prompt"],
+                "generated_text": f"Bright marrow. Final diagnosis: {answer(row)}<|im_end|>",
+                "final_diagnosis": {"bounding_box": [0, 1, 0, 1, 0, 1], "final_diagnosis": {}},
+            }
+        )
+    return entries
+
+
+def test_every_kind_of_file_gives_the_same_score(tmp_path):
+    table = right(REFERENCES)
+    lines = [{"id": item, "prediction": text} for item, text in table.items()]
+    objects = [{"id": item, "prediction": json.loads(text), "seconds": 3} for item, text in table.items()]
+    files = {
+        "lines.jsonl": "\n".join(map(json.dumps, lines)) + "\n\n",
+        "objects.jsonl": "\n".join(map(json.dumps, objects)),
+        "bom.jsonl": "\ufeff" + "\n".join(map(json.dumps, lines)),
+        "list.json": json.dumps(lines, indent=2),
+        "mapping.json": json.dumps(table),
+        "one_line.json": json.dumps({i: {"o1_result": json.loads(t)} for i, t in table.items()}),
+        "sft_0.json": json.dumps(published_sft(REFERENCES), indent=2),
+    }
+    for name, content in files.items():
+        path = tmp_path / name
+        path.write_text(content, encoding="utf-8")
+        report = score(path, REFERENCES, rounds=0)
+        assert report.figure("item_accuracy") == report.figure("iou") == 1.0, name
+    assert score(lines, REFERENCES, rounds=0).figure("item_accuracy") == 1.0
+    assert score(table, REFERENCES, rounds=0).figure("item_accuracy") == 1.0
+
+
+def test_the_published_zero_shot_file_is_read_as_it_is(tmp_path):
+    path = tmp_path / "results_qwen25vl3B_zeroshot.json"
+    path.write_text(json.dumps(published_zero_shot(REFERENCES), indent=2))
+    report = score(path, REFERENCES, rounds=0)
+    quarter = len(REFERENCES) / 4
+    assert report.data["invalid"] == {"empty": quarter, "error": quarter}
+    assert report.data["repairs"] == {"surrounding_text": quarter}
+    assert report.figure("item_accuracy") == 0.5
+    assert report.data["inputs"]["missing_items"] == 0
+
+
+def test_the_reference_inside_an_sft_file_is_not_read(tmp_path):
+    entries = [entry | {"generated_text": "nothing"} for entry in published_sft(REFERENCES)]
+    report = score(entries, REFERENCES, rounds=0)
+    assert report.data["invalid"] == {"no_object": len(REFERENCES)}
+    assert report.data["localisation"]["answers_hold_boxes"] is False
+
+
+def test_an_sft_prompt_outside_the_table_is_found_by_its_scan_and_text():
+    references = [row | {"prompt": f"Question {row['question_id']}?"} for row in REFERENCES]
+    assert score(published_sft(references), references, rounds=0).figure("item_accuracy") == 1.0
+    unknown = [entry | {"prompt": "What is this?"} for entry in published_sft(references)[:3]]
+    report = score(unknown, references, rounds=0)
+    assert report.data["inputs"]["unknown_entries"] == 1  # one scan, one prompt
+
+
+def test_ids_that_lost_their_leading_zeros_still_match():
+    references = [
+        row
+        | {
+            "id": "00" + row["id"][2:],
+            "scan_id": "00" + row["scan_id"][2:],
+            "patient_id": "00" + row["patient_id"][2:],
+        }
+        for row in REFERENCES
+    ]
+    table = {item.lstrip("0"): text for item, text in right(references).items()}
+    report = score(table, references, rounds=0)
+    assert report.figure("item_accuracy") == 1.0
+    assert report.data["inputs"]["respelled_ids"] == len(references)
+    assert any("leading zeros" in warning for warning in report.data["warnings"])
+
+
+def test_an_id_that_fits_two_references_without_zeros_fits_none():
+    twins = [REFERENCES[0] | {"id": "012_1"}, REFERENCES[0] | {"id": "0012_1"}]
+    report = score({"12_1": answer(REFERENCES[0])}, twins, rounds=0)
+    assert report.data["inputs"]["unknown_ids"] == ["12_1"]
+
+
+def test_ranks_that_padded_their_batches_count_once(tmp_path):
+    references = list(rows(scans=1, questions=range(1, 23)))
+    table = noisy(references) | {references[0]["id"]: answer(references[0])}
+    items = [{"id": row["id"], "prediction": table.get(row["id"], "")} for row in references]
+    single = tmp_path / "single.jsonl"
+    single.write_text("\n".join(map(json.dumps, items)))
+    padded = items + items[:2]  # 22 items, 3 ranks of 8: two come twice
+    ranks = [padded[rank::3] for rank in range(3)]
+    paths = []
+    for rank, part in enumerate(ranks):
+        random.Random(rank).shuffle(part)
+        paths.append(tmp_path / f"rank{rank}.jsonl")
+        paths[-1].write_text("\n".join(map(json.dumps, part)))
+    merged, alone = score(paths, references), score(single, references)
+    assert merged.data["inputs"].pop("identical_repeats") == 2
+    assert alone.data["inputs"].pop("identical_repeats") == 0
+    assert (merged.data["inputs"].pop("entries"), alone.data["inputs"].pop("entries")) == (24, 22)
+    assert merged.data == alone.data
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_conflicting_repeats_follow_the_stated_rule(flip):
+    row = REFERENCES[0]
+    both = [{"id": row["id"], "prediction": text} for text in (answer(row), "no idea", answer(row))]
+    entries = both[::-1] if flip else both
+    first = score(entries, [row], rounds=0)
+    inputs = first.data["inputs"]
+    assert (inputs["identical_repeats"], inputs["conflicting_items"], inputs["conflicting_ids"]) == (
+        1,
+        1,
+        [row["id"]],
+    )
+    assert first.figure("item_accuracy") == float(
+        min(json.dumps(e["prediction"]) for e in both) == json.dumps(answer(row))
+    )
+    assert score(entries, [row], rounds=0, conflicts="invalid").data["invalid"] == {"conflicting": 1}
+    with pytest.raises(PredictionError, match=row["id"]):
+        score(entries, [row], rounds=0, conflicts="raise")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"id": "a", "prediction": "x"}\n{"id": "b", "pred', "line 2"),
+        (b'{"id": "a"}\n', "line 1"),
+        (b'[{"prompt": "p"}]', "entry 0"),
+        (b"[1, 2]", "entry 0"),
+        (b'{"a": {"x_result": {}, "y_result": {}}}', "members end in _result"),
+        (b'{\n "a": {"x_result": {}', "cut off"),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b"3", "single int"),
+        (b"id,prediction\n", "not JSON"),
+        (b'{\n"prediction": 3}', "one row"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_error_that_names_it(tmp_path, content, words):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    with pytest.raises(PredictionError, match=words) as caught:
+        score(path, REFERENCES)
+    assert "broken.json" in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(PredictionError, match=r"nowhere\.jsonl"):
+        score(tmp_path / "nowhere.jsonl", REFERENCES)
+
+
+def test_the_empty_file_of_a_rank_without_work_is_no_error(tmp_path):
+    path = tmp_path / "rank7.jsonl"
+    path.write_text("")
+    report = score(path, REFERENCES, rounds=0)
+    assert report.data["invalid"] == {"missing": len(REFERENCES)}
