@@ -139,6 +139,8 @@ def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> 
         AnnotationError: As [`iter_records`]; records are numbered from the share's first.
     """
     reader = _Reader(chunks, name, start, 0)
+    if start >= stop:
+        return
     if not start:
         records = _from_the_head(reader)
     elif reader.seek_record():
