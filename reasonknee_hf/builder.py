@@ -93,13 +93,10 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             high_fidelity=options.get("high_fidelity"),
         )
         self._release: Release | None = release
-        super().__init__(**(kwargs | {"config_name": name}), identity=release.identity)
+        # The release alone knows the token: what `datasets` keeps of a builder ends up in pickles.
+        super().__init__(**(kwargs | {"config_name": name, "token": None}), identity=release.identity)
         if kwargs.get("features") is None:
             self.info.features = self._info().features
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A token must not be in a pickle; workers find it where `huggingface_hub` does.
-        return self.__dict__ | {"token": None}
 
     @property
     def release(self) -> Release:

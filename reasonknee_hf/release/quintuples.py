@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 from reasonknee_hf.errors import RecordError
@@ -47,13 +48,15 @@ def generate_rows(
         RecordError: With `on_error="raise"`, a record that does not fit; the message names row, file and offset.
         AnnotationError: The file is not the JSON it should be, whatever `on_error` says.
     """
+    # The rows of a scan come together, so a few scans are all that is worth remembering.
+    volumes = lru_cache(maxsize=8)(partial(_volumes, release, options))
     numbers = [tuple(int(part) for part in shard.split("/")) for shard in shards]
     if options.config == "scans":
         scans = release.scans(split)
         for low, high in (share(len(scans), index, count) for index, count in numbers):
             for scan in scans[low:high]:
                 try:
-                    image, mask = _volumes(release, scan, options)
+                    image, mask = volumes(scan)
                     yield scan.scan_id, _without_hidden(scan_columns(scan, image, mask), options)
                 except _Skipped as reason:
                     logger.warning("scan %s is left out: %s", scan.scan_id, reason)
@@ -67,20 +70,26 @@ def generate_rows(
             if chosen is not None and (scan is None or scan.scan_id not in chosen):
                 continue
             try:
-                yield str(record.offset), _row(release, record, scan, split, path, options)
+                yield str(record.offset), _row(release, record, scan, split, path, options, volumes)
             except _Skipped as reason:
                 logger.warning("record at byte %d of %s is left out: %s", record.offset, path, reason)
 
 
 def _row(
-    release: Release, record: RawRecord, scan: Scan | None, split: str, path: str, options: RowOptions
+    release: Release,
+    record: RawRecord,
+    scan: Scan | None,
+    split: str,
+    path: str,
+    options: RowOptions,
+    volumes: Callable[[Scan], tuple[str | None, str | None]],
 ) -> dict[str, Any]:
     problems: list[Problem] = []
     image = record.value.get("image")
     if scan is None:
         scan = scan_from_image_path(image, split) or Scan("", "", "", "", "right", "", None, split)
         problems.append(Problem("image", f"{image!r} is the volume of no scan that the split {split} lists"))
-    row, found = to_row(record.value, scan, *_volumes(release, scan, options))
+    row, found = to_row(record.value, scan, *volumes(scan))
     problems += found
     if problems and options.on_error != "null":
         text = "; ".join(str(problem) for problem in problems)
@@ -93,7 +102,7 @@ def _row(
     return _without_hidden(row, options)
 
 
-def _volumes(release: Release, scan: Scan, options: RowOptions) -> tuple[str | None, str | None]:
+def _volumes(release: Release, options: RowOptions, scan: Scan) -> tuple[str | None, str | None]:
     """URLs of the scan's volume and mask, by `on_error` where one is absent."""
     if options.on_error == "raise":
         return release.image_url(scan), release.mask_url(scan) if options.masks else None

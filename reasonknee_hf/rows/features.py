@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_
 from typing import Any
 
 from datasets import ClassLabel, Features, Sequence, Value
 
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.rows.codecs import Codec, codec_of
 from reasonknee_hf.rows.moaks import CATEGORIES
 from reasonknee_hf.rows.scan import SIDES
+from reasonknee_hf.volumes.feature import VolumeFeature
+from reasonknee_hf.volumes.volume import KneeVolume
 
 CONFIGS = ("full", "high_fidelity", "bench", "scans")
 VOLUME_COLUMNS = ("image", "mask")
@@ -18,16 +22,34 @@ ANSWER_COLUMNS = ("cot", "answer")
 
 
 class RowFeatures(Features):  # type: ignore[misc]
-    """Features whose decoded volumes know the row they belong to, so that their errors name it."""
+    """Features that pass rows on fast, and whose decoded volumes know the row they belong to.
+
+    Values that already have the stored form are not walked through again (see [`codecs`]); errors of volumes
+    name the row.
+    """
+
+    def encode_example(self, example: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: codec.encode(example.get(name)) for name, codec in self._codecs()}
 
     def decode_example(
-        self, example: dict[str, Any], token_per_repo_id: dict[str, str | bool | None] | None = None
+        self, example: Mapping[str, Any], token_per_repo_id: dict[str, str | bool | None] | None = None
     ) -> dict[str, Any]:
-        row: dict[str, Any] = super().decode_example(example, token_per_repo_id=token_per_repo_id)
+        row = dict(example)
+        for name, codec in self._codecs():
+            if codec.decode is not None and name in row:
+                row[name] = codec.decode(row[name], token_per_repo_id)
         label = row.get("id") or row.get("scan_id")
         for column in VOLUME_COLUMNS:
             _name_volume(row.get(column), label)
         return row
+
+    def _codecs(self) -> list[tuple[str, Codec]]:
+        """Name and codec of each column. Made anew when a column's type has been replaced."""
+        known: tuple[list[Any], list[tuple[str, Codec]]] | None = self.__dict__.get("_known_codecs")
+        if known is None or len(known[0]) != len(self) or not all(map(is_, known[0], self.values())):
+            known = list(self.values()), [(name, codec_of(type_)) for name, type_ in self.items()]
+            self.__dict__["_known_codecs"] = known
+        return known[1]
 
     def decode_batch(
         self, batch: dict[str, list[Any]], token_per_repo_id: dict[str, str | bool | None] | None = None
@@ -62,8 +84,6 @@ def row_features(
     Raises:
         OptionError: An unknown config.
     """
-    from reasonknee_hf.volumes.feature import VolumeFeature
-
     if config not in CONFIGS:
         raise OptionError(f"Unknown config {config!r}. Valid: {', '.join(CONFIGS)}.")
     text = Value("string")
@@ -99,7 +119,5 @@ def row_features(
 
 
 def _name_volume(volume: Any, label: str | None) -> None:
-    from reasonknee_hf.volumes.volume import KneeVolume
-
     if isinstance(volume, KneeVolume) and volume.label is None:
         volume.label = label
