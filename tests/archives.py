@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import io
+import itertools
+import struct
 import threading
+import time
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from reasonknee_hf.errors import FileMissingError
 from reasonknee_hf.hub.archive import CutArchive
@@ -24,9 +29,13 @@ class CountingTree:
     Attributes:
         requests: `(path, start, stop)` of every range that was read.
         asked_sizes: Paths whose size was asked for one by one.
+        most_running: Requests that were running at the same time.
+        delay: Seconds that every request takes.
     """
 
-    def __init__(self, files: Mapping[str, bytes], *, sha: str | None = None, unlisted: Sequence[str] = ()) -> None:
+    def __init__(
+        self, files: Mapping[str, bytes], *, sha: str | None = None, unlisted: Sequence[str] = ()
+    ) -> None:
         self.files = dict(files)
         self.sha = sha
         self.unlisted = set(unlisted)
@@ -35,6 +44,7 @@ class CountingTree:
         self.requests: list[tuple[str, int, int]] = []
         self.asked_sizes: list[str] = []
         self.running = self.most_running = 0
+        self.delay = 0.0
         self._lock = threading.Lock()
 
     def __getstate__(self):
@@ -69,6 +79,7 @@ class CountingTree:
             self.running += 1
             self.most_running = max(self.most_running, self.running)
         answers = []
+        time.sleep(self.delay)
         for start, stop in spans:
             assert 0 <= start < stop <= len(self.files[path]), (path, start, stop)
             with self._lock:
@@ -95,7 +106,9 @@ class CountingTree:
         self.asked_sizes.clear()
 
 
-def make_zip(members: Mapping[str, bytes], *, compression: int = zipfile.ZIP_DEFLATED, comment: bytes = b"") -> bytes:
+def make_zip(
+    members: Mapping[str, bytes], *, compression: int = zipfile.ZIP_DEFLATED, comment: bytes = b""
+) -> bytes:
     """A zip as the standard library writes it."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", compression) as archive:
@@ -110,7 +123,7 @@ def cut(data: bytes, *positions: int) -> dict[str, bytes]:
     bounds = [0, *sorted(positions), len(data)]
     return {
         f"masks_a{chr(ord('a') + number)}": data[start:stop]
-        for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False))
+        for number, (start, stop) in enumerate(itertools.pairwise(bounds))
     }
 
 
@@ -123,3 +136,85 @@ def open_cut(data: bytes, *positions: int, **options) -> CutArchive:
 def contents(archive: CutArchive) -> dict[str, bytes]:
     """Everything that can be read."""
     return dict(archive.read_many(archive.names()))
+
+
+@dataclass
+class Entry:
+    """One entry as [`raw_zip`] writes it. What is `None` follows from the rest.
+
+    Args:
+        name: Raw bytes.
+        content: Unpacked.
+        method: 0 or 8, or any number to claim.
+        flags: General purpose flags; 0x8 moves the local numbers to a data descriptor.
+        local_extra: Extra field of the local header only.
+        extra: Extra field of the directory only.
+        attributes: External attributes.
+        disk: Disk number where it starts.
+        zip64: Write 64-bit numbers although nobody needs them.
+        size: Claimed size.
+        crc: Claimed CRC.
+        at: Claimed offset of the local header.
+        gap: Bytes of rubbish in front of the local header.
+    """
+
+    name: bytes
+    content: bytes = b""
+    method: int = 8
+    flags: int = 0
+    local_extra: bytes = b""
+    extra: bytes = b""
+    attributes: int = 0
+    disk: int = 0
+    zip64: bool = False
+    size: int | None = None
+    crc: int | None = None
+    at: int | None = None
+    gap: int = 0
+
+
+def raw_zip(
+    entries: Sequence[Entry],
+    *,
+    prefix: bytes = b"",
+    comment: bytes = b"",
+    trailing: bytes = b"",
+    zip64: bool = False,
+    count: int | None = None,
+    disk: int = 0,
+) -> bytes:
+    """A zip written by hand, for layouts that the standard library does not write."""
+    body, directory = bytearray(), bytearray()
+    for entry in entries:
+        body += b"\xa5" * entry.gap
+        crc = zlib.crc32(entry.content) if entry.crc is None else entry.crc
+        packer = zlib.compressobj(6, zlib.DEFLATED, -15)
+        packed = packer.compress(entry.content) + packer.flush() if entry.method == 8 else entry.content
+        size = len(entry.content) if entry.size is None else entry.size
+        offset = len(body) if entry.at is None else entry.at
+        later = bool(entry.flags & 0x8)
+        local = (0, 0, 0) if later else (crc, len(packed), size)
+        body += struct.pack("<4s5H3L2H", b"PK\x03\x04", 20, entry.flags, entry.method, 0, 0x5AA3, *local,
+                            len(entry.name), len(entry.local_extra))  # fmt: skip
+        body += entry.name + entry.local_extra + packed
+        if later:
+            body += struct.pack("<4s3L", b"PK\x07\x08", crc, len(packed), size)
+        numbers, extra = (len(packed), size, offset), entry.extra
+        if entry.zip64:
+            extra = struct.pack("<2H3Q", 1, 24, size, len(packed), offset) + extra
+            numbers = (0xFFFFFFFF,) * 3
+        directory += struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 0x31E, 20, entry.flags, entry.method, 0, 0x5AA3, crc,
+                                 numbers[0], numbers[1], len(entry.name), len(extra), 0, entry.disk, 0,
+                                 entry.attributes, numbers[2])  # fmt: skip
+        directory += entry.name + extra
+    count = len(entries) if count is None else count
+    start, size = len(body), len(directory)
+    end = bytearray()
+    if zip64:
+        end += struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, disk, disk, count, count, size, start)
+        end += struct.pack("<4sLQL", b"PK\x06\x07", 0, len(prefix) + start + size, 1)
+        count, size, start = 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF
+    end += (
+        struct.pack("<4s4H2LH", b"PK\x05\x06", disk, disk, count, count, size, start, len(comment)) + comment
+    )
+    return prefix + bytes(body + directory + end) + trailing

@@ -105,7 +105,9 @@ def test_ranges_outside_are_refused(span):
 
 
 def many(count: int, size: int = 10) -> Plan:
-    return plan_requests([(2 * size * i, 2 * size * i + size) for i in range(count)], [2 * size * count], max_gap=0)
+    return plan_requests(
+        [(2 * size * i, 2 * size * i + size) for i in range(count)], [2 * size * count], max_gap=0
+    )
 
 
 def test_connections_and_buffered_bytes_are_bounded():
@@ -162,13 +164,8 @@ def test_an_error_comes_after_what_was_before_it_and_stops_the_rest():
 
     got = []
     with pytest.raises(OSError, match="broken"):
-        got.extend(execute(many(100), fetch, connections=2))
-    assert [index for index, _ in got] == []  # `extend` takes nothing from an iterator that fails …
-    got = []
-    with pytest.raises(OSError, match="broken"):
-        for index, _ in execute(many(100), fetch, connections=2):
-            got.append(index)
-    assert got == [0, 1, 2]  # … a loop sees all that came before
+        got.extend(index for index, _ in execute(many(100), fetch, connections=2))
+    assert got == [0, 1, 2]
     assert max(asked) < 20 * 10
 
 

@@ -6,7 +6,6 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +18,8 @@ from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.members import MAX_MEMBER, check_readable, data_offset, unpack
 from reasonknee_hf.hub.names import SuffixIndex, common_folder
 from reasonknee_hf.hub.opening import (
+    Opened,
     PartTree,
-    RawDirectory,
     fetch_directory,
     fetcher,
     listed_sizes,
@@ -29,19 +28,13 @@ from reasonknee_hf.hub.opening import (
     where,
 )
 from reasonknee_hf.hub.parts import PartSet
-from reasonknee_hf.hub.zipindex import LOCAL_HEADER, Directory, DirectoryError, Location, Member
+from reasonknee_hf.hub.zipindex import LOCAL_HEADER, Directory, Location, Member
 
 logger = logging.getLogger(__name__)
 
 # A local header may be longer than the directory lets one think. Where something follows at once (always, in
 # an archive without holes) this plays no part.
 _SLACK = 4096
-
-
-@dataclass(frozen=True)
-class _Opened:
-    directory: Directory
-    sizes: tuple[int, ...]
 
 
 class CutArchive:
@@ -90,7 +83,7 @@ class CutArchive:
         self._connections, self._max_buffered = connections, max_buffered
         self._max_gap, self._max_request = max_gap, max_request
         self._lock = ForkSafeLock()
-        self._opened: _Opened | None = None
+        self._opened: Opened | None = None
 
     @property
     def name(self) -> str:
@@ -302,56 +295,46 @@ class CutArchive:
 
     # --- opening --------------------------------------------------------------------------------------------
 
-    def _open(self) -> _Opened:
+    def _open(self) -> Opened:
         if self._opened is None:
             with self._lock:
                 if self._opened is None:
                     self._opened = self._load()
         return self._opened
 
-    def _load(self) -> _Opened:
+    def _load(self) -> Opened:
         refuse_incomplete(self.tree, self.parts)
         listed = listed_sizes(self.tree, self.parts)
         folder = self._directory_cache
         if folder is None and self.tree.sha is not None:
             folder = default_folder()
         if not folder:
-            return self._parse(fetch_directory(self.tree, self.parts, listed))
+            return self._fetch(listed)[0]
         cached = CachedDirectory(Path(folder), self.tree.identity, self.parts.paths, listed)
         opened = self._from_cache(cached)
         if opened is None:
             with cached.alone():
                 opened = self._from_cache(cached)  # another process may have been first
                 if opened is None:
-                    raw = fetch_directory(self.tree, self.parts, listed)
-                    opened = self._parse(raw)
-                    cached.store(_numbers(raw), raw.data)
+                    opened, data = self._fetch(listed)
+                    numbers = {**opened.directory.location.__dict__, "sizes": opened.sizes}
+                    cached.store(numbers, data)
         return opened
 
-    def _from_cache(self, cached: CachedDirectory) -> _Opened | None:
+    def _fetch(self, listed: Sequence[int | None]) -> tuple[Opened, bytes]:
+        opened, data = fetch_directory(self.tree, self.parts, listed, encoding=self.encoding)
+        repeated = opened.directory.repeated
+        if repeated:
+            logger.warning("%s holds %d members whose name comes again; the last counts", self.name, repeated)
+        return opened, data
+
+    def _from_cache(self, cached: CachedDirectory) -> Opened | None:
         found = cached.load()
         if found is None:
             return None
         numbers, data = found
-        location = Location(**{key: numbers[key] for key in Location.__dataclass_fields__})
-        return self._parse(RawDirectory(data, location, tuple(numbers["sizes"])))
-
-    def _parse(self, raw: RawDirectory) -> _Opened:
-        try:
-            directory = Directory(raw.data, raw.location, encoding=self.encoding)
-        except DirectoryError as error:
-            raise ArchiveError(f"{self.name}: {error}") from error
-        if directory.repeated:
-            logger.warning(
-                "%s holds %d members whose name comes again; the last entry counts",
-                self.name,
-                directory.repeated,
-            )
-        return _Opened(directory, raw.sizes)
-
-
-def _numbers(raw: RawDirectory) -> dict[str, Any]:
-    return {**raw.location.__dict__, "sizes": raw.sizes}
+        sizes = tuple(numbers.pop("sizes"))
+        return Opened(Directory(data, Location(**numbers), encoding=self.encoding), sizes)
 
 
 def write_file(path: Path, content: bytes) -> Path:

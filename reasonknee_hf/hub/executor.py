@@ -23,6 +23,8 @@ def execute(
 ) -> Iterator[tuple[int, bytes]]:
     """Yields `(index of the wanted range, its bytes)`, each exactly once, in the order of position.
 
+    Empty ranges come first, and a range that lies across a cut when its last piece is there.
+
     Answers that were asked for and not yet handed out never exceed `max_buffered` bytes, except that one
     request always runs, and that the head of a range is kept until its tail has come from the next part.
 
@@ -35,18 +37,17 @@ def execute(
         connections: How many requests run at the same time.
         max_buffered: Bound on the bytes held, see above.
     """
-    owners: list[list[tuple[int, int]]] = [
-        [] for _ in plan.requests
-    ]  # request -> (wanted range, piece number)
+    # For every request: where in the answer, which wanted range, which of its pieces.
+    owners: list[list[tuple[int, int, int]]] = [[] for _ in plan.requests]
     for index, pieces in enumerate(plan.pieces):
         if not pieces:
             yield index, b""
         for number, piece in enumerate(pieces):
-            owners[piece.request].append((index, number))
+            owners[piece.request].append((piece.start, index, number))
 
     waiting: dict[int, list[bytes]] = {}  # the heads of ranges whose tails are still to come
     for request, answer in enumerate(_answers(plan, fetch, connections, max_buffered)):
-        for index, number in owners[request]:
+        for _, index, number in sorted(owners[request]):
             pieces = plan.pieces[index]
             found = answer[pieces[number].start : pieces[number].stop]
             if len(pieces) == 1:

@@ -28,6 +28,11 @@ from reasonknee_hf.hub.tree import CHUNK, Tree
 from reasonknee_hf.hub.treefile import TreeFile
 from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 
+# What fsspec's base class understands, and callers of any filesystem may pass.
+_OF_FSSPEC = frozenset(
+    {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
+)
+_OPTIONS = _OF_FSSPEC | {"source", "revision", "endpoint", "token", "cache_dir", "cache_size", "encoding"}
 DEFAULT_CACHE_SIZE = 10 * 1024**3
 # One lock for the table of instances and the table below; nothing is read or asked for while it is held.
 _LOCK = ForkSafeLock()
@@ -63,6 +68,9 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
         if os.path.isdir(source):
             source = os.path.abspath(source)
         endpoints = resolve_endpoints(endpoint)
+        unknown = options.keys() - _OPTIONS
+        if unknown:
+            raise OptionError(f"unknown options {sorted(unknown)}; known are {sorted(_OPTIONS - _OF_FSSPEC)}")
         options = {name: value for name, value in options.items() if value is not None}
         if revision is not None:
             options["revision"] = revision

@@ -47,7 +47,7 @@ def decode_name(
 def normalise_name(name: str) -> str:
     """The name with forward slashes, without empty and `.` steps; a leading or trailing slash stays."""
     name = name.replace("\\", "/")
-    if "//" in name or name.startswith("./") or "/./" in name or name.endswith("/."):
+    if name == "." or "//" in name or name.startswith("./") or "/./" in name or name.endswith("/."):
         rooted, folder = name.startswith("/"), name.endswith(("/", "/."))
         steps = [step for step in name.split("/") if step not in {"", "."}]
         name = "/" * rooted + "/".join(steps) + "/" * (folder and bool(steps))

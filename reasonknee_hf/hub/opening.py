@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from reasonknee_hf.errors import ArchiveError
@@ -13,12 +15,12 @@ from reasonknee_hf.hub.parts import PartSet, next_part
 from reasonknee_hf.hub.planner import Request, plan_requests
 from reasonknee_hf.hub.tree import FileEntry
 from reasonknee_hf.hub.zipindex import (
+    LOCAL,
     LOCAL_HEADER,
     SPANNED_START,
     Directory,
     DirectoryError,
     EndRecordMissingError,
-    Location,
     PartsMismatchError,
     SpannedArchiveError,
     locate_directory,
@@ -51,11 +53,10 @@ class PartTree(Protocol):
 
 
 @dataclass(frozen=True)
-class RawDirectory:
-    """The directory as fetched, the location of it, and the size of every part."""
+class Opened:
+    """What is known of an opened archive: its directory, and the bytes of every part."""
 
-    data: bytes
-    location: Location
+    directory: Directory
     sizes: tuple[int, ...]
 
 
@@ -81,25 +82,70 @@ def listed_sizes(tree: PartTree, parts: PartSet) -> list[int | None]:
     return [entries[path].size if path in entries else tree.size(path) for path in parts.paths]
 
 
-def fetch_directory(tree: PartTree, parts: PartSet, listed: Sequence[int | None]) -> RawDirectory:
+def fetch_directory(
+    tree: PartTree, parts: PartSet, listed: Sequence[int | None], *, encoding: str | None = None
+) -> tuple[Opened, bytes]:
     """Reads the end of the archive: one request where the last part holds all of the directory.
+
+    Args:
+        tree: Where the parts lie.
+        parts: All of them.
+        listed: Their sizes as far as the listing tells.
+        encoding: See [`Directory`].
+
+    Returns:
+        What is known now, and the bytes of the directory.
 
     Raises:
         ArchiveError: The parts are not, or not all, of one zip archive. The message says which and why.
     """
     sizes = _needed_sizes(tree, parts, listed)
+    with contextlib.suppress(DirectoryError):
+        # A directory that fits to the last byte is proof enough that these were the bytes that were asked
+        # for.
+        return _fetch(tree, parts, sizes, encoding, checked_later=True)
     try:
-        return _fetch(tree, parts, sizes)
-    except SpannedArchiveError as error:
-        raise ArchiveError(
-            f"{where(tree, parts)} {_SPANNED.format(last=parts.paths[-1])} ({error})"
-        ) from error
-    except EndRecordMissingError as error:
-        raise ArchiveError(f"{where(tree, parts)}: {_no_end(tree, parts, sizes)}") from error
-    except PartsMismatchError as error:
-        raise ArchiveError(f"{where(tree, parts)}: {error}. {_size_hint(parts, sizes)}") from error
+        return _fetch(tree, parts, sizes, encoding, checked_later=False)
     except DirectoryError as error:
-        raise ArchiveError(f"{where(tree, parts)}: {error}") from error
+        raise _explained(tree, parts, error, sizes) from error
+
+
+def _explained(
+    tree: PartTree, parts: PartSet, error: DirectoryError, sizes: Sequence[int | None]
+) -> ArchiveError:
+    """The error to raise instead of `error`: names the parts, what is wrong with them and what to do."""
+    heads = _heads(tree, parts, sizes)
+    name, following = where(tree, parts), next_part(parts.paths[-1])
+    following = f" ({following})" if following else ""
+    if isinstance(error, SpannedArchiveError) or SPANNED_START in heads:
+        return ArchiveError(f"{name} {_SPANNED.format(last=parts.paths[-1])} ({error})")
+    if heads[0][:2] != b"PK" and LOCAL in heads:
+        first = parts.paths[heads.index(LOCAL)]
+        return ArchiveError(
+            f"{name}: the parts are in the wrong order: {first} is the one that begins like a zip"
+        )
+    if isinstance(error, PartsMismatchError):
+        listing = ", ".join(f"{path} {size}" for path, size in zip(parts.paths, sizes, strict=True))
+        return ArchiveError(
+            f"{name}: {error}. A part is missing{following}, cut short, too long or not of this archive; "
+            f"compare with the published sizes: {listing}"
+        )
+    if not isinstance(error, EndRecordMissingError):
+        return ArchiveError(f"{name}: {error}")
+    if heads[0][:2] == b"PK":
+        return ArchiveError(
+            f"{name}: {parts.paths[0]} begins like a zip, but {parts.paths[-1]} does not end like one: it "
+            f"was cut short, or a later part is missing{following}"
+        )
+    return ArchiveError(f"{name} is no zip archive: it neither begins nor ends like one")
+
+
+def _heads(tree: PartTree, parts: PartSet, sizes: Sequence[int | None]) -> list[bytes]:
+    """The first bytes of every part. Asked for only when opening failed."""
+    return [
+        tree.ranges(path, [(0, min(4, size))])[0] if size else b""
+        for path, size in zip(parts.paths, sizes, strict=True)
+    ]
 
 
 def read_spans(
@@ -137,15 +183,18 @@ def _needed_sizes(tree: PartTree, parts: PartSet, listed: Sequence[int | None]) 
     return sizes
 
 
-def _fetch(tree: PartTree, parts: PartSet, sizes: list[int | None]) -> RawDirectory:
+def _fetch(
+    tree: PartTree, parts: PartSet, sizes: list[int | None], encoding: str | None, *, checked_later: bool
+) -> tuple[Opened, bytes]:
+    read = partial(read_spans, tree, parts, checked_later=checked_later)
     known = [size for size in sizes if size is not None]
     if len(known) == len(sizes):
         total = sum(known)
-        tail = read_spans(tree, parts, known, [(max(0, total - TAIL), total)])[0]
+        tail = read(known, [(max(0, total - TAIL), total)])[0]
         location = locate_directory(tail, total)
     else:
         size = known[-1]
-        tail = tree.ranges(parts.paths[-1], [(size - TAIL, size)])[0]
+        tail = tree.ranges(parts.paths[-1], [(size - TAIL, size)], checked_later=checked_later)[0]
         location = locate_directory(tail, None)
         rest = location.total - sum(known)
         if rest < 0:
@@ -158,74 +207,44 @@ def _fetch(tree: PartTree, parts: PartSet, sizes: list[int | None]) -> RawDirect
     stop = location.start + location.size
     data = tail[max(0, location.start - tail_start) : max(0, stop - tail_start)]
     if location.start < tail_start:
-        data = read_spans(tree, parts, known, [(location.start, min(stop, tail_start))])[0] + data
-    raw = RawDirectory(data, location, tuple(known))
-    _prove(tree, parts, raw)
-    return raw
+        data = read(known, [(location.start, min(stop, tail_start))])[0] + data
+    opened = Opened(Directory(data, location, encoding=encoding), tuple(known))
+    _prove(tree, parts, opened)
+    return opened, data
 
 
-def _prove(tree: PartTree, parts: PartSet, raw: RawDirectory) -> None:
+def _prove(tree: PartTree, parts: PartSet, opened: Opened) -> None:
     """Checks that local headers stand where the directory says, in every part where that is not certain yet.
 
     The last part holds the end record, and the sizes add up: so with two parts everything is in its place.
     More parts could still be swapped, and bytes in front of the archive could as well be bytes too many
     elsewhere.
     """
-    prefix = raw.location.prefix
+    directory, sizes = opened.directory, opened.sizes
+    prefix = directory.location.prefix
     if len(parts.paths) <= 2 and not prefix:
         return
-    directory = Directory(raw.data, raw.location)
-    starts = [sum(raw.sizes[:number]) for number in range(len(raw.sizes))]
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
     found = {
         directory.first_from(start + (prefix if number == 0 else 0)) for number, start in enumerate(starts)
     }
     probes = [directory[index] for index in sorted(index for index in found if index is not None)]
     spans = [(probe.header, probe.header + LOCAL_HEADER.size + len(probe.raw_name)) for probe in probes]
-    if any(stop > raw.location.start for _, stop in spans):
+    if any(stop > directory.location.start for _, stop in spans):
         raise DirectoryError("its directory speaks of members behind their own end")
-    headers = read_spans(tree, parts, raw.sizes, spans)
+    headers = read_spans(tree, parts, sizes, spans)
     for probe, header in zip(probes, headers, strict=True):
         if not is_local_header(header, probe):
             raise PartsMismatchError(
                 f"there are {prefix} bytes more than its end record speaks of, and they do not stand in front"
                 if prefix
-                else f"no member begins where its directory says in {_part_at(parts, raw, probe.header)}"
+                else f"no member begins where its directory says in {_part_at(parts, sizes, probe.header)}"
             )
 
 
-def _part_at(parts: PartSet, raw: RawDirectory, offset: int) -> str:
-    for path, size in zip(parts.paths, raw.sizes, strict=True):
+def _part_at(parts: PartSet, sizes: Sequence[int], offset: int) -> str:
+    for path, size in zip(parts.paths, sizes, strict=True):
         if offset < size:
             return path
         offset -= size
     return parts.paths[-1]
-
-
-def _size_hint(parts: PartSet, sizes: Sequence[int | None]) -> str:
-    """Which part is likely to be at fault, from the sizes."""
-    listing = ", ".join(
-        f"{path} {size if size is not None else '?'}" for path, size in zip(parts.paths, sizes, strict=True)
-    )
-    following = next_part(parts.paths[-1])
-    hint = f"Sizes: {listing}. A part is missing, cut short, too long or not of this archive"
-    return f"{hint}; compare with the published sizes" + (f", and look for {following}" if following else "")
-
-
-def _no_end(tree: PartTree, parts: PartSet, sizes: Sequence[int | None]) -> str:
-    """Why there may be no end record, from the first bytes of the parts. Asked only when opening failed."""
-    heads = [
-        tree.ranges(path, [(0, min(4, size))])[0] if size else b""
-        for path, size in zip(parts.paths, sizes, strict=True)
-    ]
-    if SPANNED_START in heads:
-        return f"it {_SPANNED.format(last=parts.paths[-1])}"
-    if len(heads) > 1 and heads[0][:2] != b"PK" and b"PK\x03\x04" in heads[1:]:
-        first = parts.paths[1 + heads[1:].index(b"PK\x03\x04")]
-        return f"the parts are in the wrong order: {first} is the one that begins like a zip"
-    if heads[0][:2] == b"PK":
-        following = next_part(parts.paths[-1])
-        return (
-            f"{parts.paths[0]} begins like a zip, but {parts.paths[-1]} does not end like one: it was cut "
-            f"short, or a later part is missing" + (f" ({following})" if following else "")
-        )
-    return "this is no zip archive: it neither begins nor ends like one"

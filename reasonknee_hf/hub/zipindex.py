@@ -8,6 +8,7 @@ before, takes archives apart that carry disk numbers, fails on names that are no
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ _LOCATOR = struct.Struct("<4sLQL")
 _EXTRA = struct.Struct("<2H")
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 
+_MOST_END_RECORDS = 64
 # A million entries with long names. Anything above is not fetched on the word of an end record.
 MAX_DIRECTORY = 256 * 1024 * 1024
 
@@ -86,16 +88,22 @@ def locate_directory(tail: bytes, total: int | None) -> Location:
         DirectoryError: The end record contradicts itself.
     """
     problem: DirectoryError = EndRecordMissingError("no end record of a zip was found in its last bytes")
-    # A record whose comment ends with the file is the real one; the signature may also stand in a comment,
-    # and some archives have bytes behind their end.
-    ranked = sorted(_end_records(tail), key=lambda found: (found[1] != len(tail), -found[0]))
-    for position, _ in ranked[:64]:
+    locations: list[tuple[tuple[bool, bool, bool, int], Location]] = []
+    for position, stop in itertools.islice(_end_records(tail), _MOST_END_RECORDS):
         try:
-            return _read_end(tail, position, total)
+            location = _read_end(tail, position, total)
         except DirectoryError as error:  # noqa: PERF203 - the candidates are few
             if isinstance(problem, EndRecordMissingError):
                 problem = error
-    raise problem
+        else:
+            # The signature may stand in a comment, and some archives have bytes behind their end. So the
+            # record counts whose comment ends with the file, and whose directory is not empty and where it
+            # says.
+            doubts = (stop != len(tail), location.prefix != 0, location.count == 0, -position)
+            locations.append((doubts, location))
+    if not locations:
+        raise problem
+    return min(locations, key=lambda found: found[0])[1]
 
 
 def _end_records(tail: bytes) -> Iterator[tuple[int, int]]:
