@@ -13,6 +13,7 @@ from reasonknee_hf.errors import ReasonKneeError
 # `configure(parser)` and `run(args) -> int`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("reasonknee_hf.cli.demo", "the main job on the built-in sample: rows, and a picture"),
+    "doctor": ("reasonknee_hf.cli.doctor", "which endpoints a run could use, and who would get a token"),
     "rows": ("reasonknee_hf.cli.rows", "rows of one config as JSON lines"),
     "sample": ("reasonknee_hf.cli.sample", "write a synthetic release to a folder"),
 }

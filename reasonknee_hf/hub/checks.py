@@ -135,6 +135,10 @@ def check_range_head(
         IntegrityError: Anything else than exactly the bytes that were asked for is about to come.
     """
     start, stop = span
+    if status == 200 and length is not None and size is not None and length != size:
+        raise IntegrityError(f"{where}: sends {length} bytes of something else, the file has {size}")
+    if status == 200 and length is not None and size is not None and length != size:
+        raise IntegrityError(f"{where}: sends {length} bytes of something else, the file has {size}")
     if status == 200:
         raise NoRangesError(
             f"{where}: does not honour ranges (200 instead of 206 for bytes {start}-{stop - 1})"

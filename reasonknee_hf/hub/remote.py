@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -14,7 +13,6 @@ from reasonknee_hf.errors import (
     EndpointError,
     IntegrityError,
     OfflineError,
-    OptionError,
     UnreachableError,
 )
 from reasonknee_hf.hub import checks, listing
@@ -22,7 +20,7 @@ from reasonknee_hf.hub.client import Answer
 from reasonknee_hf.hub.diskcache import DiskCache
 from reasonknee_hf.hub.endpoints import Endpoint, EndpointLike, resolve_endpoints
 from reasonknee_hf.hub.mirrors import Mirrors, health_of
-from reasonknee_hf.hub.repository import Repository
+from reasonknee_hf.hub.repository import Repository, check_repo_id
 from reasonknee_hf.hub.tokens import Credentials
 from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
@@ -35,7 +33,6 @@ from reasonknee_hf.hub.tree import (
 
 logger = logging.getLogger(__name__)
 
-REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}", re.ASCII)
 _PATHS_AT_ONCE = 500
 # The file on which an endpoint shows that it cuts ranges honestly.
 _SAMPLE_BYTES, _SAMPLE_LIMIT = 256, 1024 * 1024
@@ -72,8 +69,7 @@ class HubTree:
         *,
         cache: DiskCache | None = None,
     ) -> None:
-        if not REPO_ID.fullmatch(repo_id) or ".." in repo_id:
-            raise OptionError(f"{repo_id!r} is not a dataset id; write it as 'owner/name'")
+        check_repo_id(repo_id)
         endpoints = resolve_endpoints(endpoint)
         self.repo_id = repo_id
         self.mirrors = Mirrors(endpoints)
@@ -294,9 +290,11 @@ class HubTree:
         believed only after one that could be checked.
         """
         health = health_of(endpoint)
+        if health.honest_ranges:
+            return
         hashed = [e for e in self.entries().values() if e.size and (e.sha256 or e.blob_id)]
         fitting = [e for e in hashed if _SAMPLE_BYTES <= (e.size or 0) <= _SAMPLE_LIMIT]
-        if health.honest_ranges or not fitting:
+        if not fitting:
             return
         sample = min(fitting, key=lambda entry: entry.size or 0)
         with self._repository.open(endpoint, self.sha, sample, None)[0] as answer:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-from reasonknee_hf.errors import EndpointError, IntegrityError
+from reasonknee_hf.errors import EndpointError, IntegrityError, OptionError
 from reasonknee_hf.hub import checks, fetch, listing
 from reasonknee_hf.hub.client import Answer
 from reasonknee_hf.hub.endpoints import Endpoint
@@ -20,6 +21,19 @@ _MAX_JSON = 256 * 1024 * 1024
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 Span = tuple[int, int]
+
+_REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}", re.ASCII)
+
+
+def is_repo_id(text: str) -> bool:
+    """Whether `text` looks like `owner/name`."""
+    return _REPO_ID.fullmatch(text) is not None and ".." not in text
+
+
+def check_repo_id(text: str) -> None:
+    """Raises [`OptionError`] unless `text` looks like `owner/name`."""
+    if not is_repo_id(text):
+        raise OptionError(f"{text!r} is not a dataset id; write it as 'owner/name'")
 
 
 class Repository:

@@ -10,7 +10,8 @@ from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.diskcache import DiskCache
 from reasonknee_hf.hub.endpoints import EndpointLike
 from reasonknee_hf.hub.local import FsspecTree
-from reasonknee_hf.hub.remote import REPO_ID, HubTree
+from reasonknee_hf.hub.remote import HubTree
+from reasonknee_hf.hub.repository import is_repo_id
 from reasonknee_hf.hub.tree import Tree
 
 _HF_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/?")
@@ -53,7 +54,7 @@ def open_tree(
                 f"{text!r} is not a dataset on a Hub, so it has no revision {revision!r}; leave it out"
             )
         return FsspecTree(os.path.expanduser(text) if "://" not in text else text)
-    if REPO_ID.fullmatch(text):
+    if is_repo_id(text):
         return HubTree(text, revision, endpoint, token, cache=cache)
     raise OptionError(
         f"{text!r} is neither an existing folder, nor a URL like s3://bucket/release, nor a dataset id like "
