@@ -357,6 +357,33 @@ class TestFailover:
         assert HubTree(REPO, None, origin.url, "hf_other").sha == sha
 
 
+class TestRangesThatAreIgnored:
+    @pytest.mark.parametrize("framing", [f.ignore_range, f.both(f.ignore_range, f.without("Content-Length"))])
+    def test_closed_at_once_and_marked(self, origin, second_origin, framing):
+        files = {"data/masks_aa": random.Random(4).randbytes(50_000_000)}
+        sha = origin.put_tree(REPO, files)
+        second_origin.put_tree(REPO, files)
+        part = files[PART][30_000_000:30_020_000]
+        origin.faults(framing)
+        alone = HubTree(REPO, sha, origin.url)
+        with pytest.raises(IntegrityError, match="does not honour ranges"):
+            alone.ranges(PART, [(30_000_000, 30_020_000)], checked_later=True)
+        both = HubTree(REPO, sha, [origin.url, second_origin.url])
+        assert both.ranges(PART, [(30_000_000, 30_020_000)], checked_later=True) == [part]
+        assert both.mirrors.report()[0]["state"] == "no ranges"
+        assert len(origin.requests(PART)) == 1  # the mark holds for the process, so it is not asked again
+        assert origin.sent(PART) < 1_000_000
+        assert second_origin.sent(PART) == 20_000
+
+    def test_whole_files_still_come_from_there(self, origin, second_origin, sha):
+        second_origin.put_tree(REPO, FILES)
+        origin.faults(f.ignore_range)
+        tree = HubTree(REPO, sha, [origin.url, second_origin.url])
+        tree.ranges(PART, [(5, 10)])
+        assert HubTree(REPO, sha, [origin.url, second_origin.url]).read(PART) == BIG
+        assert origin.sent(PART) >= len(BIG)
+
+
 class TestPatience:
     @pytest.mark.parametrize("code", [408, 500, 502, 503, 504])
     def test_metadata_and_files_are_retried(self, origin, sha, code):

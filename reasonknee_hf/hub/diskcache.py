@@ -46,7 +46,8 @@ class DiskCache:
         try:
             with open(place, "rb") as file:
                 digest, data = file.read(_DIGEST), file.read()
-            os.utime(place)
+            with contextlib.suppress(FileNotFoundError):  # pushed out meanwhile by another process
+                os.utime(place)
         except FileNotFoundError:
             return None
         except OSError as error:

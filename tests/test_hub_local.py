@@ -1,0 +1,118 @@
+"""A tree in a local folder or on any fsspec filesystem."""
+
+from __future__ import annotations
+
+import pickle
+
+import fsspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reasonknee_hf.errors import FileMissingError, IntegrityError, ReleaseError
+from reasonknee_hf.hub.local import FsspecTree
+from reasonknee_hf.hub.tree import Tree
+
+BIG = bytes(range(256)) * 1000
+FILES = {"data/a b.bin": BIG, "README.md": b"hello", "data/empty": b""}
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request, tmp_path):
+    if request.param == "local":
+        base = str(tmp_path / "rel")
+        fs = fsspec.filesystem("file")
+    else:
+        base = f"memory:///{tmp_path.name}/rel"
+        fs = fsspec.filesystem("memory")
+    for path, content in FILES.items():
+        fs.makedirs(f"{base}/{path}".rpartition("/")[0], exist_ok=True)
+        fs.pipe_file(f"{base}/{path}", content)
+    return base
+
+
+def test_reads(root):
+    tree = FsspecTree(root)
+    assert isinstance(tree, Tree)
+    assert list(tree.entries()) == sorted(FILES)
+    assert tree.sha is None
+    for path, content in FILES.items():
+        assert tree.read(path) == content
+        assert tree.size(path) == len(content)
+        with fsspec.open(tree.url(path), "rb") as file:
+            assert file.read() == content
+    assert tree.ranges("data/a b.bin", [(3, 9), (5, 5), (255_999, 256_000)]) == [BIG[3:9], b"", b"\xff"]
+    chunks = list(tree.stream("data/a b.bin"))
+    assert b"".join(chunks) == BIG
+    assert (len(chunks[0]), max(map(len, chunks))) == (32 * 1024, 64 * 1024)
+    assert root.removeprefix("memory:///") in tree.name
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_span(root, data):
+    tree = FsspecTree(root)
+    start = data.draw(st.integers(0, len(BIG)))
+    stop = data.draw(st.integers(start, len(BIG)))
+    assert tree.ranges("data/a b.bin", [(start, stop)]) == [BIG[start:stop]]
+    assert b"".join(tree.stream("data/a b.bin", start, stop)) == BIG[start:stop]
+
+
+def test_pickles(root):
+    tree = pickle.loads(pickle.dumps(FsspecTree(root)))
+    assert tree.read("README.md") == b"hello"
+
+
+def test_only_listed_names_are_opened(root, tmp_path):
+    (tmp_path / "secret").write_bytes(b"x")
+    tree = FsspecTree(root)
+    for bad in ("../secret", "/etc/passwd", "data", "", "./README.md"):
+        for call in (tree.read, tree.url, tree.entry, tree.size, lambda p: tree.ranges(p, [(0, 1)])):
+            with pytest.raises(FileMissingError):
+                call(bad)
+
+
+def test_spans_outside(root):
+    for span in [(-1, 1), (2, 1), (0, len(BIG) + 1)]:
+        with pytest.raises(ValueError, match="span"):
+            FsspecTree(root).ranges("data/a b.bin", [span])
+
+
+def test_version_control_is_not_listed(tmp_path):
+    (tmp_path / ".git" / "objects").mkdir(parents=True)
+    (tmp_path / ".git" / "objects" / "x").write_bytes(b"")
+    (tmp_path / "a").write_bytes(b"1")
+    assert list(FsspecTree(tmp_path).entries()) == ["a"]
+
+
+def test_pointer_text_is_named(tmp_path):
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 777\n"
+    (tmp_path / "x.nii.gz").write_text(text)
+    tree = FsspecTree(tmp_path)
+    for call in (tree.read, lambda p: list(tree.stream(p)), lambda p: tree.ranges(p, [(0, 4)])):
+        with pytest.raises(IntegrityError, match=r"git-LFS pointer.*777 bytes.*git lfs pull"):
+            call("x.nii.gz")
+
+
+def test_file_that_shrinks(tmp_path):
+    (tmp_path / "x").write_bytes(bytes(5000))
+    tree = FsspecTree(tmp_path)
+    tree.entries()
+    (tmp_path / "x").write_bytes(bytes(2000))
+    with pytest.raises(IntegrityError):
+        tree.read("x")
+    with pytest.raises(IntegrityError):
+        tree.ranges("x", [(1000, 4000)])
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(ReleaseError, match="existing folder"):
+        FsspecTree(tmp_path / "nope").entries()
+
+
+def test_relative_root_survives_a_change_of_folder(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"1")
+    monkeypatch.chdir(tmp_path)
+    tree = FsspecTree(".")
+    monkeypatch.chdir("/")
+    assert tree.read("a") == b"1"
