@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
-import textwrap
 from itertools import islice
 
 import datasets
@@ -17,6 +13,8 @@ import reasonknee_hf
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.rows.moaks import CATEGORIES
 
+from support import in_fresh_process, plain
+
 pytestmark = pytest.mark.floor
 
 SPLITS = {
@@ -25,25 +23,6 @@ SPLITS = {
     "scans": ["train", "validation", "test"],
 }
 HIDDEN_IN_BENCH = {"cot", "answer"}
-
-
-def in_fresh_process(code: str, cwd, **env: str) -> str:
-    """Runs `code` in a new interpreter and returns what it printed."""
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=cwd,
-        env=os.environ | env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-def plain(row: dict) -> dict:
-    """A row with its volumes replaced by their paths, so that rows can be compared."""
-    return {k: v.path if k in ("image", "mask") and v is not None else v for k, v in row.items()}
 
 
 def test_first_row_in_a_fresh_process_and_an_empty_folder(tmp_path, sample_dir):

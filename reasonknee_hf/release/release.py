@@ -239,14 +239,24 @@ class Release:
         """
         path = layout.annotation_file(split, kind)
         if path not in self.tree.entries():
-            held = [p for p in self.tree.entries() if p.startswith("data/generate_data/")]
-            raise ReleaseError(f"{self.tree.name} holds no {path}; it holds {', '.join(sorted(held)) or 'no arrays'}.")
+            raise ReleaseError(f"{self.tree.name} holds no {path}: {self._arrays_held()}.")
         return path
 
+    def _arrays_held(self) -> str:
+        held = [path for path in self.tree.entries() if path.startswith("data/generate_data/")]
+        return f"it holds {', '.join(held)}" if held else "there is nothing under data/generate_data"
+
     def annotated_splits(self, kind: str = "all") -> tuple[str, ...]:
-        """The splits that have an annotation array of this kind."""
+        """The splits that have an annotation array of this kind.
+
+        Raises:
+            ReleaseError: No split has one. The message lists the arrays that the release holds.
+        """
         paths = self.tree.entries()
-        return tuple(split for split in self.splits if layout.annotation_file(split, kind) in paths)
+        found = tuple(split for split in self.splits if layout.annotation_file(split, kind) in paths)
+        if not found:
+            raise ReleaseError(f"{self.tree.name} holds none of the arrays {kind!r}: {self._arrays_held()}.")
+        return found
 
     @cached_property
     def labels(self) -> dict[str, int]:
