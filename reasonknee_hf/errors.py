@@ -96,6 +96,10 @@ class IntegrityError(EndpointError):
     """What came back is not what was asked: wrong status, range, length, identity, hash or checksum."""
 
 
+class PointerError(IntegrityError):
+    """A file holds the text that git-LFS leaves in place of its content."""
+
+
 class OfflineError(EndpointError, ConnectionError):
     """Offline mode is on and the bytes are not cached."""
 

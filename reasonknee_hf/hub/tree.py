@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from reasonknee_hf.errors import FileMissingError, IntegrityError
+from reasonknee_hf.errors import FileMissingError, PointerError
 
 # The first piece of a stream is small, so that a reader of headers gets its answer early.
 FIRST_CHUNK = 32 * 1024
@@ -108,10 +108,10 @@ def check_span(path: str, start: int, stop: int, size: int | None) -> None:
 
 
 def refuse_pointer(path: str, content: bytes, where: str) -> None:
-    """Raises [`IntegrityError`] if `content` is the text that git-LFS leaves in place of a file."""
+    """Raises [`PointerError`] if `content` is the text that git-LFS leaves in place of a file."""
     pointer = _POINTER.match(content) if len(content) <= POINTER_LIMIT else None
     if pointer is not None:
-        raise IntegrityError(
+        raise PointerError(
             f"{path!r} of {where} holds a git-LFS pointer text of {len(content)} bytes that stands for "
             f"{int(pointer[1])} bytes of data. Fetch the real content, for example with `git lfs pull` in a "
             f"clone or `hf download` instead of git"

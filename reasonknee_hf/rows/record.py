@@ -21,8 +21,8 @@ MARKER = "Final diagnosis:"
 _WRAPPERS = frozenset(map(fold, ("final_diagnosis", "MOAKS_scores", "MOAKS_grade")))
 _BOX_KEYS = frozenset(map(fold, ("bounding_box", "bbox")))
 _INT8_MAX, _INT32_MAX = 2**7 - 1, 2**31 - 1
-_as_json = json.JSONEncoder(ensure_ascii=False).encode
-_as_ascii_json = json.JSONEncoder().encode
+_as_json = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+_as_ascii_json = json.JSONEncoder(check_circular=False).encode
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,12 @@ class Problem:
     Args:
         column: The column that is null because of it.
         text: What was found, and what was expected.
+        out_of_range: Whether it is a grade that its lesion does not have.
     """
 
     column: str
     text: str
+    out_of_range: bool = False
 
     def __str__(self) -> str:
         return f"{self.column}: {self.text}"
@@ -43,6 +45,10 @@ class Problem:
 
 class _Unreadable(Exception):
     """Raised inside this module where a column cannot be read."""
+
+
+class _OutOfRange(_Unreadable):
+    """Raised inside this module for a grade outside its space."""
 
 
 def to_row(
@@ -171,7 +177,7 @@ def _diagnosis(
     try:
         grades = _grades(lesions, question)
     except _Unreadable as reason:
-        problems.append(Problem("grades", str(reason)))
+        problems.append(Problem("grades", str(reason), isinstance(reason, _OutOfRange)))
     return box, grades
 
 
@@ -203,16 +209,14 @@ def _box(value: Any) -> list[int] | None:
         return None
     if not isinstance(value, list) or len(value) != 6:
         raise _Unreadable(f"{_shown(value)} instead of six whole numbers")
-    box = []
     for number in value:
         whole = type(number) is int or (type(number) is float and number.is_integer())
-        if not whole or abs(number) > _INT32_MAX:
+        if not whole or not -_INT32_MAX <= number <= _INT32_MAX:
             raise _Unreadable(f"{_shown(value)} instead of six whole numbers")
-        box.append(int(number))
-    for low, high in zip(box[::2], box[1::2], strict=True):
+    for low, high in (value[0:2], value[2:4], value[4:6]):
         if low > high:
-            raise _Unreadable(f"{box} has a minimum, {low}, above its maximum, {high}")
-    return box
+            raise _Unreadable(f"{_shown(value)} has a minimum, {low}, above its maximum, {high}")
+    return [int(number) for number in value]
 
 
 def _grades(lesions: Any, question: Question | None) -> list[dict[str, Any]] | None:
@@ -234,7 +238,7 @@ def _grades(lesions: Any, question: Question | None) -> list[dict[str, Any]] | N
             if type(grade) is not int:
                 raise _Unreadable(f"{attribute} of {lesion!r} is {_shown(grade)}, not a whole number")
             if not 0 <= grade <= high:
-                raise _Unreadable(f"{attribute} of {lesion!r} is {grade}, outside 0-{high}")
+                raise _OutOfRange(f"{attribute} of {lesion!r} is {grade}, outside 0-{high}")
             grades.append({"lesion": lesion, "attribute": attribute, "grade": grade})
     return grades
 
