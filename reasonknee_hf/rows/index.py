@@ -3,9 +3,9 @@
 An index is built in one pass over the records and stored as flat arrays that are used where they lie: a
 memory-mapped index costs no memory of its own, and all workers share it.
 
-Layout, little-endian: 8 bytes of magic, length and CRC-32 of the header (4 bytes each), and the header (JSON).
-Then, each beginning at a multiple of 64 bytes, the arrays `offsets`, `lengths`, `image_numbers`, `question_ids`,
-and the published image paths (JSON).
+Layout, little-endian: 8 bytes of magic, length and CRC-32 of the header (4 bytes each), and the header, which
+is JSON. Then, each beginning at a multiple of 64 bytes, the arrays `offsets`, `lengths`, `image_numbers` and
+`question_ids`, and the published image paths as JSON.
 """
 
 from __future__ import annotations

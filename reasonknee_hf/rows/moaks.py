@@ -74,12 +74,16 @@ class Question:
 
     def attribute(self, name: str) -> Attribute | None:
         """The attribute called `name`: short, as in the prompt or an alias; any case, `_` for blanks."""
-        wanted = fold(name)
-        for attribute in self.attributes:
-            keys = (attribute.name, attribute.prompt_key or "", *attribute.aliases)
-            if wanted in map(fold, keys):
-                return attribute
-        return None
+        return self._by_spelling.get(fold(name))
+
+    @cached_property
+    def _by_spelling(self) -> dict[str, Attribute]:
+        return {
+            fold(key): attribute
+            for attribute in self.attributes
+            for key in (attribute.name, attribute.prompt_key, *attribute.aliases)
+            if key
+        }
 
     def answer(self, grades: dict[str, int]) -> dict[str, object]:
         """The object that the prompt asks for, filled with `grades` (short attribute name to grade)."""
