@@ -63,10 +63,14 @@ class Answer:
         self.length = int(length) if length.isascii() and length.isdigit() else None
         self.delimited = self.length is not None or bool(response.chunked)
         self._seen = 0
+        self._done = False
+        self._pid = os.getpid()
         self._response, self._key, self._link = response, key, link
 
     def read(self, limit: int) -> bytes:
         """The next bytes of the body: `limit` of them, or fewer where it ends early."""
+        if os.getpid() != self._pid:  # after a fork both processes would take bytes from one connection
+            raise UnreachableError(f"{masked(self.url)} is being read by the parent process")
         try:
             data = self._response.read(limit)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -107,10 +111,15 @@ class Answer:
 
     def close(self) -> None:
         """Gives up the body: what was not read is not fetched."""
-        self._link.connection.close()
-        self._response.close()
+        if not self._done:  # else another thread may be using the connection by now
+            self._done = True
+            self._link.connection.close()
+            self._response.close()
 
     def _finish(self) -> None:
+        if self._done:
+            return
+        self._done = True
         broken = self.length is not None and self._seen < self.length
         if self._link.connection.sock is not None and not self._response.will_close and not broken:
             _pool.give_back(self._key, self._link)
@@ -119,8 +128,7 @@ class Answer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._response.isclosed():
-            self.close()
+        self.close()
 
 
 class _Link:
@@ -173,8 +181,6 @@ class _Pool:
         link.used = time.monotonic()
         with self._lock:
             links = self._idle.setdefault(key, [])
-            if link in links:
-                return
             if len(links) < IDLE_CONNECTIONS:
                 links.append(link)
                 return
@@ -223,7 +229,7 @@ def send(
     if proxy and not secure:
         target = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path or "/", parts.query, ""))
         sent |= _proxy_headers(proxy)
-    if token is not None:
+    if token is not None and (secure or not proxy):  # a plain proxy would see it
         sent["Authorization"] = f"Bearer {token}"
     link = _pool.take(key)
     if link is not None:
@@ -334,6 +340,8 @@ def _raise(url: str, error: Exception) -> NoReturn:
         ) from error
     if isinstance(error, TimeoutError):
         raise SlowError(f"{shown}: no answer in time. A longer wait is set by REASONKNEE_TIMEOUT") from error
+    if isinstance(error, http.client.InvalidURL):  # its text repeats the URL, signature included
+        raise UnreachableError(f"{shown}: is not a URL that can be asked") from None
     kind = "is not HTTP" if isinstance(error, http.client.HTTPException) else "no connection"
     if isinstance(error, (http.client.RemoteDisconnected, http.client.IncompleteRead)):
         kind = "closed the connection"

@@ -83,15 +83,29 @@ def follow(
                 heads[name] = answer.headers.get(name)
         if answer.status not in _REDIRECTS:
             return answer, Route(url, foreign, heads, _expiry(url))
-        goal = answer.headers.get("Location")
-        answer.everything(1024)
-        answer.close()
-        if not goal:
-            raise IntegrityError(f"{what}: {masked(url)} answered {answer.status} without saying where to go")
-        following = urllib.parse.urljoin(url, goal)
+        with answer:
+            answer.everything(1024)
+        following = _goal(answer, what)
         foreign = foreign or origin_of(following) != origin_of(url)  # once dropped, a token stays dropped
         url = following
     raise IntegrityError(f"{what}: {masked(first)} redirects more than {_MAX_HOPS} times")
+
+
+def _goal(answer: Answer, what: str) -> str:
+    """Where a redirect leads to."""
+    goal = answer.headers.get("Location")
+    if not goal:
+        raise IntegrityError(
+            f"{what}: {masked(answer.url)} answered {answer.status} without saying where to go"
+        )
+    following = urllib.parse.quote(
+        urllib.parse.urljoin(answer.url, goal.strip()), safe="!#$%&'()*+,/:;=?@[]~"
+    )
+    scheme = urllib.parse.urlsplit(following).scheme
+    downgrade = answer.url.lower().startswith("https:") and scheme == "http"
+    if scheme not in ("http", "https") or downgrade:
+        raise IntegrityError(f"{what}: {masked(answer.url)} redirects to {scheme}, which is not followed")
+    return following
 
 
 def identity_of(answer: Answer, route: Route, total: int | None) -> checks.Identity:

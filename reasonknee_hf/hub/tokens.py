@@ -20,8 +20,8 @@ class Credentials:
     """Decides which token a request may carry.
 
     The token of a call belongs to one endpoint, its *home*: the public Hub where that is among the
-    endpoints, else the first that is not a public mirror. Other endpoints get one only by their own option. No token ever
-    travels over plain http, except to this machine.
+    endpoints, else the first that is not a public mirror. Other endpoints get one only by their own option.
+    No token ever travels over plain http, except to this machine.
 
     Args:
         endpoints: In order of preference.
