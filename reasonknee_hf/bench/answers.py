@@ -8,11 +8,13 @@ Which object counts
     If the object that counts is bad, an earlier good one does not replace it.
 
 The ladder (each step only where the one before found nothing; what was used is recorded)
-    1. Special tokens (`<|im_end|>`) aside, the whole answer, or all that follows its last `Final
-       diagnosis:`, is one JSON value.
-    2. `surrounding_text`, `code_fence`: the object stands in other text. Text inside reasoning tags
-       (`<think>` and its kind, closed or not) does not count, unless nothing stands outside of them
-       (`inside_reasoning`).
+    1. The answer is one JSON value: all of it, or what is set apart in a known way, which is noted and no
+       repair.
+       Notes: `reasoning` (it follows text in reasoning tags, `<think>` and its kind), `answer_tags`
+       (it is what the last `<answer>` holds), `marker` (it follows the last `Final diagnosis:`). Special
+       tokens (`<|im_end|>`) are no part of an answer.
+    2. `surrounding_text`, `code_fence`: the object stands in other text. Text inside reasoning tags, closed
+       or not, does not count, unless nothing stands outside of them (`inside_reasoning`).
     3. The repairs of `jsonish`: quotes, trailing commas, comments, ...
     4. `bare_member`: `"lesion": {...}` without the braces around it, which prompts 58 and 59 ask for as
        published.
@@ -60,8 +62,8 @@ from reasonknee_hf.rows.moaks import Question
 
 MARKER = re.compile(r"final diagnosis\s*:", re.IGNORECASE)
 _TAGS = r"(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)"
-_OPEN = re.compile(rf"<{_TAGS}>|◁think▷", re.IGNORECASE)
-_CLOSE = re.compile(rf"</{_TAGS}>|◁/think▷", re.IGNORECASE)
+_TAG = re.compile(rf"(?:<|◁)(/?){_TAGS}(?:>|▷)", re.IGNORECASE)
+_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)(?:</answer>|$)", re.IGNORECASE | re.DOTALL)
 _FENCE = re.compile(r"\s*(?:```[ \t]*[\w-]*)?\s*")
 _SPECIAL = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?s>|<eos>|<end_of_turn>", re.IGNORECASE)
 _ONLY_GRADE = re.compile(r"\b(?:grade|score)\s*(?:is|of|[:=])?\s*([0-9]+)\b(?![.\-–/%]\d)", re.IGNORECASE)
@@ -144,28 +146,28 @@ def _read_text(text: str, question: Question, *, strict: bool, free_digits: bool
     text = _SPECIAL.sub(lambda match: " " * len(match.group()), text)
     if not text.strip():
         return _invalid("empty", question)
-    notes: list[str] = []
+    visible, hidden = _split_reasoning(text)
+    start, stop, notes = _set_apart(visible)
+    if hidden is not None:
+        notes.insert(0, "reasoning")
     whole = jsonish.strict(text)
-    if whole is None:
-        marker = _last(MARKER, text)
-        if marker and (after := jsonish.strict(text[marker.end() :])):
-            notes = ["marker"]
-            whole = jsonish.Found(
-                after.value, after.start + marker.end(), after.stop + marker.end(), after.repairs
-            )
     if whole is not None:
-        value = whole.value
+        start, notes = 0, []
+    else:
+        whole = jsonish.strict(visible[start:stop])
+    if whole is not None:
+        value, span = whole.value, (start + whole.start, start + whole.stop)
         if isinstance(value, str) or (isinstance(value, dict) and list(value) in (["response"], ["error"])):
             reading = _read(value, question, strict=strict, free_digits=free_digits)
             if reading.reason not in ("error", "empty"):
                 reading.repairs.insert(0, "json_in_text")
-            reading.span = whole.start, whole.stop
+            reading.span = span
             return reading
         if isinstance(value, dict | list):
-            reading = _invalid("empty", question) if not value else _choose([whole], question)
+            found = jsonish.Found(value, *span, whole.repairs)
+            reading = _choose([found], question) if value else _invalid("empty", question)
             reading.notes = notes + reading.notes
             return reading
-    visible, hidden = _split_reasoning(text)
     repairs: list[str] = []
     if hidden and not visible.strip():
         visible, repairs = hidden, ["inside_reasoning"]
@@ -178,29 +180,30 @@ def _read_text(text: str, question: Question, *, strict: bool, free_digits: bool
     return reading
 
 
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    match = None
-    for match in pattern.finditer(text):  # noqa: B007
-        pass
-    return match
+def _set_apart(text: str) -> tuple[int, int, list[str]]:
+    """Where the part of `text` lies that says of itself that it is the answer; all of it if none does."""
+    for match in reversed(list(_ANSWER.finditer(text))):
+        return match.start(1), match.end(1), ["answer_tags"]
+    for match in reversed(list(MARKER.finditer(text))):
+        return match.end(), len(text), ["marker"]
+    return 0, len(text), []
 
 
 def _split_reasoning(text: str) -> tuple[str, str | None]:
     """`text` without its reasoning, and its reasoning alone; the rest is blanked so that places stay."""
     spans: list[tuple[int, int]] = []
-    position = 0
-    while True:
-        opening, closing = _OPEN.search(text, position), _CLOSE.search(text, position)
-        if closing and (opening is None or closing.start() < opening.start()):
+    opened = None
+    for tag in _TAG.finditer(text):
+        if not tag.group(1):
+            opened = tag.start() if opened is None else opened
+        elif opened is None:
             # No opening tag: it stood in the prompt, as chat templates of reasoning models have it.
-            spans = [(0, closing.end())]
-            position = closing.end()
-        elif opening:
-            closing = _CLOSE.search(text, opening.end())
-            position = closing.end() if closing else len(text)
-            spans.append((opening.start(), position))
+            spans = [(0, tag.end())]
         else:
-            break
+            spans.append((opened, tag.end()))
+            opened = None
+    if opened is not None:
+        spans.append((opened, len(text)))
     if not spans:
         return text, None
     visible, hidden, last = [], [], 0
@@ -208,7 +211,7 @@ def _split_reasoning(text: str) -> tuple[str, str | None]:
         visible += [text[last:start], " " * (stop - start)]
         hidden += [" " * (start - last), text[start:stop]]
         last = stop
-    return "".join([*visible, text[last:]]), _CLOSE.sub(lambda m: " " * len(m.group()), "".join(hidden))
+    return "".join([*visible, text[last:]]), _TAG.sub(lambda m: " " * len(m.group()), "".join(hidden))
 
 
 def _surroundings(text: str, span: tuple[int, int]) -> list[str]:

@@ -78,7 +78,7 @@ class Outcome:
 
 def score(
     predictions: Predictions,
-    references: Iterable[Mapping[str, Any]],
+    references: References | Iterable[Mapping[str, Any]],
     *,
     convention: BoxConvention | None = None,
     strict: bool = False,
@@ -98,7 +98,8 @@ def score(
     Args:
         predictions: Path or paths of prediction files, a mapping of id to answer, or rows `{"id",
             "prediction"}`; see `inputs`.
-        references: Rows of the `bench` config, or any rows with its columns. No volume is opened.
+        references: Rows of the `bench` config or any rows with its columns, or what `read_references` made
+            of them. No volume is opened.
         convention: What the six numbers of an answered box mean; by default that of the data.
         strict: Turns all repairs of answers off.
         free_digits: Lets `grade N` in free text answer a question with one attribute. A guess, hence off.

@@ -71,7 +71,7 @@ def headline(data: dict[str, Any]) -> list[str]:
     lines = [] if data["subset"] is None else [f"SUBSET of the benchmark: {data['subset']}."]
     lines += [
         f"{count['items']} items ({count['grades']} grades, {count['items_with_box']} boxes) of "
-        f"{count['scans']} scans and {count['patients']} patients.",
+        f"{count['scans']} scans; patients: {count['patients']}.",
         f"{inputs['entries']} predictions read: {inputs['answered_items']} items answered, "
         f"{inputs['missing_items']} missing, {inputs['identical_repeats']} identical repeats ignored, "
         f"{inputs['conflicting_items']} items with conflicting answers ({rules['conflicts']}), "

@@ -12,6 +12,7 @@ from reasonknee_hf.errors import ReasonKneeError
 # Command name -> (module, one-line help). A module is imported only when its command is asked for; it offers
 # `configure(parser)` and `run(args) -> int`.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "bench": ("reasonknee_hf.cli.bench", "ReasonKnee-Bench: score a run, write its items, look at one"),
     "demo": ("reasonknee_hf.cli.demo", "the main job on the built-in sample: rows, and a picture"),
     "doctor": ("reasonknee_hf.cli.doctor", "which endpoints a run could use, and who would get a token"),
     "rows": ("reasonknee_hf.cli.rows", "rows of one config as JSON lines"),
