@@ -59,7 +59,7 @@ def clip_box(box: Box, shape: Shape) -> list[int]:
 
 
 def box_slices(box: Box) -> tuple[slice, slice, slice]:
-    """Index of the box's region: `array[box_slices(box)]`. Its ends are inclusive, those of slices are not."""
+    """Index of the box's region: `array[box_slices(box)]`. Its upper ends are one higher than the box's."""
     a, b, c, d, e, f = box
     return slice(a, b + 1), slice(c, d + 1), slice(e, f + 1)
 

@@ -1,4 +1,4 @@
-"""The per-process cache of decoded volumes: bounded in bytes, safe for threads, one decode at a time for a file."""
+"""The per-process cache of decoded volumes: bounded in bytes, thread-safe, one decode when several ask."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _cache_lock = threading.Lock()
 
 
 def volume_cache() -> VolumeCache:
-    """The cache of this process. It starts with `REASONKNEE_VOLUME_CACHE` bytes, else 384 MiB; see `resize`."""
+    """The cache of this process. It starts with `REASONKNEE_VOLUME_CACHE` bytes, else 384 MiB."""
     global _cache
     with _cache_lock:
         if _cache is None:

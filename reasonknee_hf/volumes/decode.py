@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 from reasonknee_hf.errors import VolumeFormatError, VolumeMissingError
 from reasonknee_hf.volumes import source
@@ -60,12 +61,6 @@ def load_voxels(
         return _decoded(header, read_stored(pieces, header, stop=stop), mask)
 
 
-def plain_file(path: str | None, data: bytes | None = None) -> bytes:
-    """The whole plain (inflated) file as bytes."""
-    with _plain_pieces(path, data) as pieces:
-        return b"".join(bytes(piece) for piece in pieces)
-
-
 def identity(path: str) -> tuple[int, ...]:
     """What tells apart two states of a file, or of both files of a pair; see `source.identity`."""
     halves = [path]
@@ -78,12 +73,40 @@ def identity(path: str) -> tuple[int, ...]:
     )
 
 
-def image_half(path: str) -> str:
+def nibabel_image(path: str | None, data: bytes | None, header: NiftiHeader) -> Any:
+    """The file as a `nibabel` image over its plain bytes in memory; `header` is that of the file."""
+    from io import BytesIO
+
+    import nibabel
+
+    kinds = {
+        (1, True): nibabel.Nifti1Image,
+        (1, False): nibabel.Nifti1Pair,
+        (2, True): nibabel.Nifti2Image,
+        (2, False): nibabel.Nifti2Pair,
+    }
+    kind = kinds[header.version, header.single_file]
+    files = kind.make_file_map()
+    if header.single_file or path is None:
+        files["image"].fileobj = BytesIO(_plain_file(path, data))
+    else:
+        files["header"].fileobj = BytesIO(_plain_file(_header_half(path)))
+        files["image"].fileobj = BytesIO(_plain_file(_image_half(path)))
+    return kind.from_file_map(files)
+
+
+def _plain_file(path: str | None, data: bytes | None = None) -> bytes:
+    """The whole plain (inflated) file as bytes."""
+    with _plain_pieces(path, data) as pieces:
+        return b"".join(bytes(piece) for piece in pieces)
+
+
+def _image_half(path: str) -> str:
     """The name of the voxel half of a pair, given the name of either half."""
     return path if source.looks_like_image_half(path) else _other_half(path, "img")
 
 
-def header_half(path: str) -> str:
+def _header_half(path: str) -> str:
     """The name of the header half of a pair, given the name of either half."""
     return _other_half(path, "hdr") if source.looks_like_image_half(path) else path
 

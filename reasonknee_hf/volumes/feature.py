@@ -110,8 +110,8 @@ class VolumeFeature(_Base):  # type: ignore[misc]
                 image = value if single else nibabel.Nifti1Image.from_image(value)
                 return {"bytes": image.to_bytes(), "path": None}
         raise OptionError(
-            f"cannot store {type(value).__name__} as a volume: give a KneeVolume, a path, bytes, a nibabel image"
-            " or a dict with 'path' or 'bytes'"
+            f"cannot store {type(value).__name__} as a volume: give a KneeVolume, a path, bytes, a nibabel"
+            " image or a dict with 'path' or 'bytes'"
         )
 
     def decode_example(
@@ -192,8 +192,8 @@ class VolumeFeature(_Base):  # type: ignore[misc]
             paths.append(_base_name(path))
         if sum(len(data) for data in contents if data is not None) > _ARROW_LIMIT:
             raise PublishError(
-                f"{len(storage)} volumes are more than the 2 GiB that one Arrow array can hold: embed fewer rows"
-                " at a time (one row a scan, or a smaller writer_batch_size)"
+                f"{len(storage)} volumes are more than the 2 GiB that one Arrow array can hold: embed fewer"
+                " rows at a time (one row a scan, or a smaller writer_batch_size)"
             )
         return _stored(pa.array(contents, pa.binary()), pa.array(paths, pa.string()), storage)
 
@@ -227,14 +227,14 @@ def _base_name(path: str | None) -> str | None:
 
 
 def _without_gzip_hop(path: str | None) -> str | None:
-    """The file behind `gzip://T1.nii::/folder/T1.nii.gz`, as streaming writes it; content tells that it is gzip."""
+    """The file behind `gzip://T1.nii::/folder/T1.nii.gz`, as streaming writes it."""
     return (
         path.split("::", 1)[1] if path is not None and path.startswith("gzip://") and "::" in path else path
     )
 
 
 def _register() -> None:
-    """Makes the type name `"Nifti"` known to versions of `datasets` that lack it, so that written columns load again."""
+    """Makes the type name `"Nifti"` known to versions of `datasets` that lack it."""
     from datasets.features.features import _FEATURE_TYPES, register_feature
 
     if "Nifti" not in _FEATURE_TYPES:

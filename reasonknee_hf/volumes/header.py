@@ -154,8 +154,8 @@ def _version_and_order(start: bytes) -> tuple[int, str]:
                 if found in magics:
                     return version, order
                 raise VolumeFormatError(
-                    f"the header has the size of NIfTI-{version} but the mark {found!r} (Analyze 7.5 files have"
-                    " none); convert it to NIfTI"
+                    f"the header has the size of NIfTI-{version} but the mark {found!r} (Analyze 7.5 files"
+                    " have none); convert it to NIfTI"
                 )
     raise VolumeFormatError(f"not a NIfTI file: it starts with {start[:8]!r}")
 
@@ -214,7 +214,7 @@ def _scaling(raw: _Fields, notes: list[str]) -> tuple[float, float]:
 
 
 def _affine(raw: _Fields, shape: tuple[int, int, int], notes: list[str]) -> tuple[Affine | None, str]:
-    """The sform where it is set, else the qform, as the major readers do; the other one is compared with it."""
+    """The sform where it is set, else the qform, as the major readers do; the other is compared with it."""
     found: list[tuple[str, Affine]] = []
     for name, code, read in (("sform", raw.sform_code, _sform), ("qform", raw.qform_code, _qform)):
         if code == 0:

@@ -72,7 +72,7 @@ def check_codes(codes: str) -> str:
 
 
 def slice_first_codes(codes: str) -> str:
-    """The slice-first order of a file: its left-right axis moved to the front, the other two as stored, no flips."""
+    """The slice-first order of a file: its left-right axis first, the other two as stored, no flips."""
     front = next(letter for letter in codes if letter in "RL")
     return front + codes.replace(front, "")
 

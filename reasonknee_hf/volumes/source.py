@@ -23,7 +23,7 @@ def is_local(path: str) -> bool:
 
 
 def chunks(path: str | None, data: bytes | None = None) -> Iterator[bytes | memoryview]:
-    """The bytes of a file from first to last, as they arrive. A piece must be used before the next is asked for.
+    """The bytes of a file from first to last, as they arrive. Use a piece before asking for the next.
 
     Raises:
         FileNotFoundError: there is no such file.

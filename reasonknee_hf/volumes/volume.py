@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from reasonknee_hf.errors import (
-    FileMissingError,
-    GridMismatchError,
-    OptionError,
-    RecordError,
-    VolumeDataError,
-    VolumeFormatError,
-    VolumeMissingError,
-)
-from reasonknee_hf.volumes import boxes, decode, orientation
+from reasonknee_hf.errors import OptionError, VolumeFormatError
+from reasonknee_hf.volumes import boxes, decode, orientation, views
+from reasonknee_hf.volumes import grid as grids
 from reasonknee_hf.volumes.cache import Decoded, volume_cache
 from reasonknee_hf.volumes.header import Affine, NiftiHeader
+from reasonknee_hf.volumes.naming import named_errors
 from reasonknee_hf.volumes.voxels import Array
 
 
@@ -125,7 +119,7 @@ class KneeVolume:
     def nifti(self) -> Any:
         """The file as a `nibabel` image, as stored, not slice-first. Reads the whole file."""
         with self._named_errors():
-            return _nibabel_image(self.path, self._data, self.header)
+            return decode.nibabel_image(self.path, self._data, self.header)
 
     # --- place and order ------------------------------------------------------------------------------------
 
@@ -147,11 +141,11 @@ class KneeVolume:
 
     @property
     def axcodes(self) -> str:
-        """Direction in which each axis of `array()` grows, such as "RPI"; the closest one for oblique volumes."""
+        """Direction in which each axis of `array()` grows, such as "RPI"; the closest if oblique."""
         return self._codes or orientation.slice_first_codes(self._stored_codes)
 
     def oriented(self, codes: str) -> KneeVolume:
-        """The same volume with its axes in another order, such as "RAS". Reads nothing; views, never resampled.
+        """The same volume with its axes in another order, such as "RAS". Never resampled; reads nothing.
 
         Published boxes are slice-first; `oriented_box` moves one into the new order.
         """
@@ -219,6 +213,55 @@ class KneeVolume:
                 stored = decode.load_voxels(self.path, self._data, mask=self.mask, stop=file_box[5] + 1).array
         return order.array(stored[boxes.box_slices(file_box)].copy(order="F"))
 
+    def slices(
+        self, n: int | None = None, *, around: boxes.Box | None = None, consecutive: bool = False
+    ) -> Array:
+        """A copy of some slices, `(n, x, y)`, in the stored type; see `slice_indices` for which."""
+        return views.select(self.array(), self.slice_indices(n, around=around, consecutive=consecutive))
+
+    def slice_indices(
+        self, n: int | None = None, *, around: boxes.Box | None = None, consecutive: bool = False
+    ) -> list[int]:
+        """Which slices `slices` and `frames` take: rising, distinct, `result[frame]` is the slice.
+
+        Args:
+            n: how many; all (of the box) by default.
+            around: a box; choose inside its slice range, which is widened evenly where it has fewer than `n`.
+            consecutive: neighbours around the middle, instead of slices spread evenly from end to end.
+        """
+        with self._named_errors():
+            return views.slice_indices(self.shape[0], n, around=around, consecutive=consecutive)
+
+    def frames(
+        self,
+        window: views.Window = "upstream",
+        n: int | None = None,
+        size: int | tuple[int, int] | None = None,
+        *,
+        around: boxes.Box | None = None,
+        consecutive: bool = False,
+    ) -> views.Frames:
+        """Slices as 8-bit pictures in memory.
+
+        Args:
+            window: "upstream", "o1", "percentile", "header" or (low, high); the formulas stand in
+                `reasonknee_hf.volumes.views`. `"o1"` alone also takes the published script's 32 slices.
+            n, around, consecutive: which slices; see `slice_indices`.
+            size: resize frames to (size, size) or (height, width), bilinear; needs Pillow.
+
+        Returns:
+            uint8 array `(n, x, y)`: rows run along axis 1 of `array()`, columns along axis 2, as published.
+        """
+        array = self.array()
+        if window == "o1" and n is None and around is None:
+            indices = views.o1_indices(len(array))
+        else:
+            indices = self.slice_indices(n, around=around, consecutive=consecutive)
+        chosen = array if len(indices) == len(array) else views.select(array, indices)
+        with self._named_errors():
+            pictures = views.frames(chosen, views.levels(window, array, chosen, self.header))
+        return pictures if size is None else views.resize(pictures, size)
+
     def nan_count(self) -> int:
         """How many voxels are NaN."""
         array = self.array()
@@ -227,7 +270,7 @@ class KneeVolume:
     # --- masks ----------------------------------------------------------------------------------------------
 
     def labels(self) -> dict[int, str | int]:
-        """The ids in a mask, without background 0, each with its name, or with itself where it has no name."""
+        """The ids in a mask, without background 0, each with its name, or itself where it has none."""
         with self._named_errors():
             self._demand_mask()
         array = self._decoded().array
@@ -249,6 +292,29 @@ class KneeVolume:
     def structure_box(self, name: str | int) -> list[int] | None:
         """The box around a structure in the axis order of this volume, None where the mask lacks it."""
         return boxes.box_of(self.structure(name))
+
+    # --- pairs ----------------------------------------------------------------------------------------------
+
+    @property
+    def grid(self) -> grids.Grid:
+        """Where the voxels of `array()` lie. Reads the header only."""
+        return grids.Grid(self.shape, self.affine)
+
+    def relation_to(self, image: KneeVolume) -> grids.Relation:
+        """Whether this lies on the grid of an image: "equal", "same space" (another grid) or "different"."""
+        return grids.relation(image.grid, self.grid)
+
+    def array_on(self, image: KneeVolume) -> Array:
+        """The labels of this mask on the grid of an image: as they are if the grids are equal, else the nearest.
+
+        Raises:
+            GridMismatchError: the two lie in different spaces.
+        """
+        self._demand_mask()
+        with self._named_errors():
+            if grids.check_relation(image.grid, self.grid) == "equal":
+                return self.array()
+        return grids.resample(self.array(), self.grid, image.grid)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -318,54 +384,10 @@ class KneeVolume:
         self._header = decoded.header
         return decoded
 
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
+    def _named_errors(self) -> AbstractContextManager[None]:
         """Puts the row's id and the file into errors."""
         name = ", ".join(word for word in (self.label, self.path) if word) or "volume from bytes"
-        try:
-            yield
-        except (VolumeDataError, VolumeFormatError, GridMismatchError, RecordError, OptionError) as error:
-            if str(error).startswith(name):
-                raise
-            raise type(error)(f"{name}: {error}") from error
-        except FileNotFoundError as error:
-            if isinstance(error, VolumeMissingError):
-                raise (
-                    error if str(error).startswith(name) else VolumeMissingError(f"{name}: {error}")
-                ) from error
-            raise _missing(name, error, self.mask) from error
+        return named_errors(name, self.mask)
 
 
 Mapping.register(KneeVolume)
-
-
-def _missing(name: str, error: FileNotFoundError, mask: bool) -> VolumeMissingError:
-    reason = f"{error}" if isinstance(error, FileMissingError) else "no such file"
-    if mask:
-        return VolumeMissingError(f"{name}: the mask cannot be opened ({reason})")
-    return VolumeMissingError(
-        f"{name}: the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative"
-        " under its own data-use agreement (https://nda.nih.gov/oai) and may not be part of the release: get them"
-        " there, keep the relative paths, and give their folder or URL as images="
-    )
-
-
-def _nibabel_image(path: str | None, data: bytes | None, header: NiftiHeader) -> Any:
-    from io import BytesIO
-
-    import nibabel
-
-    kinds = {
-        (1, True): nibabel.Nifti1Image,
-        (1, False): nibabel.Nifti1Pair,
-        (2, True): nibabel.Nifti2Image,
-        (2, False): nibabel.Nifti2Pair,
-    }
-    kind = kinds[header.version, header.single_file]
-    files = kind.make_file_map()
-    if header.single_file or path is None:
-        files["image"].fileobj = BytesIO(decode.plain_file(path, data))
-    else:
-        files["header"].fileobj = BytesIO(decode.plain_file(decode.header_half(path)))
-        files["image"].fileobj = BytesIO(decode.plain_file(decode.image_half(path)))
-    return kind.from_file_map(files)

@@ -115,8 +115,9 @@ def _rounded(stored: Array, header: NiftiHeader) -> Array:
     for start in range(0, flat.size, _BLOCK):
         value = flat[start : start + _BLOCK].astype(np.float64) * header.slope + header.intercept
         nearest = np.rint(value)
-        right = (np.abs(value - nearest) <= tolerance) & (np.abs(value) < 2**31)  # neither NaN nor infinity
-        wrong = ~right
+        with np.errstate(invalid="ignore"):  # infinity minus infinity
+            right = (np.abs(value - nearest) <= tolerance) & (np.abs(value) < 2**31)
+        wrong = ~right  # NaN and infinity compare false
         if wrong.any():
             raise VolumeFormatError(
                 f"a mask holds the value {value[wrong][0]:g}, which is no label (tolerance {tolerance:g});"
