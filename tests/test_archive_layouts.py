@@ -147,14 +147,14 @@ def test_a_part_too_long_is_seen_at_open():
 
 def test_parts_in_the_wrong_order_are_seen_at_open():
     pieces = list(cut(ZIP, 700).values())
-    with pytest.raises(ArchiveError, match="wrong order: masks_ab is the one that begins like a zip"):
+    with pytest.raises(ArchiveError, match=r"wrong order: masks_ab is the one that begins like a zip"):
         open_files({"masks_aa": pieces[1], "masks_ab": pieces[0]}).names()
 
 
 def test_swapped_middle_parts_are_seen_at_open():
     files = cut(ZIP, 500, 1000, 1500)
     files["masks_ab"], files["masks_ac"] = files["masks_ac"], files["masks_ab"]
-    with pytest.raises(ArchiveError, match="no member begins where its directory says in masks_a[bc]"):
+    with pytest.raises(ArchiveError, match=r"no member begins where its directory says in masks_a[bc]"):
         open_files(files).names()
 
 

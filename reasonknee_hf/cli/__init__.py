@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("reasonknee_hf.cli.bench", "ReasonKnee-Bench: score a run, write its items, look at one"),
     "demo": ("reasonknee_hf.cli.demo", "the main job on the built-in sample: rows, and a picture"),
     "doctor": ("reasonknee_hf.cli.doctor", "which endpoints a run could use, and who would get a token"),
+    "masks": ("reasonknee_hf.cli.masks", "list, get or join the members of the cut mask archive"),
     "rows": ("reasonknee_hf.cli.rows", "rows of one config as JSON lines"),
     "sample": ("reasonknee_hf.cli.sample", "write a synthetic release to a folder"),
 }

@@ -42,11 +42,10 @@ _OPENED: weakref.WeakValueDictionary[str, MountedTree] = weakref.WeakValueDictio
 
 
 class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
-    """Keeps one instance per process for each source, revision, list of endpoints and option; never per
-    token.
+    """Keeps one instance per process for each source, revision, list of endpoints and option.
 
-    The stock metaclass would key by token and thread, and keep the token in `storage_options`, which is what
-    gets pickled and printed.
+    Never one per token. The stock metaclass would key by token and thread, and keep the token in
+    `storage_options`, which is what gets pickled and printed.
     """
 
     def __call__(
@@ -78,7 +77,7 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
         with _LOCK:
             instance = None if skip_instance_cache else cls._cache.get(key)
             if instance is None:
-                instance = type.__call__(cls, source, endpoints=endpoints, **options)
+                instance = type.__call__(cls, source, endpoint=endpoints, **options)
                 instance._fs_token_ = key
                 instance.storage_args = (source,)
                 instance.storage_options = options
@@ -87,8 +86,7 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
                 if not skip_instance_cache:
                     cls._cache[key] = instance
             cls._latest = key
-        if token is not None:
-            instance._use_token(token)
+        instance._use_secrets(token, endpoints)
         return instance
 
 
@@ -117,18 +115,20 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     def __init__(
         self,
-        source: str,
-        *,
-        endpoints: tuple[Endpoint, ...],
+        source: str | os.PathLike[str] | None = None,
         revision: str | None = None,
+        endpoint: Any = None,
+        token: str | bool | None = None,
+        *,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: int | None = None,
         encoding: str | None = None,
         **storage_options: Any,
     ) -> None:
         super().__init__(**storage_options)
-        self.source, self.revision = source, revision
-        self._endpoints = endpoints
+        # The metaclass has settled the first three, and hands the token over by itself.
+        self.source, self.revision = str(source), revision
+        self._endpoints: tuple[Endpoint, ...] = endpoint
         self._encoding = encoding
         self._cache = _disk_cache(cache_dir, cache_size)
         self._token: str | bool | None = None
@@ -188,8 +188,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
                 mounted = _OPENED.setdefault(key, mounted)
         self._mounted = mounted
 
-    def _use_token(self, token: str | bool) -> None:
-        if token != self._token:
+    def _use_secrets(self, token: str | bool | None, endpoints: tuple[Endpoint, ...]) -> None:
+        """Takes over what the latest call gave; what was opened with another token is opened anew."""
+        given, known = [one.token for one in endpoints], [one.token for one in self._endpoints]
+        if any(secret is not None for secret in given) and given != known:
+            self._endpoints, self._mounted = endpoints, None
+        if token is not None and token != self._token:
             self._token, self._mounted = token, None
 
     # --- addresses ------------------------------------------------------------------------------------------
