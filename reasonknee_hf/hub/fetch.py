@@ -98,13 +98,17 @@ def _goal(answer: Answer, what: str) -> str:
         raise IntegrityError(
             f"{what}: {masked(answer.url)} answered {answer.status} without saying where to go"
         )
-    following = urllib.parse.quote(
-        urllib.parse.urljoin(answer.url, goal.strip()), safe="!#$%&'()*+,/:;=?@[]~"
-    )
-    scheme = urllib.parse.urlsplit(following).scheme
-    downgrade = answer.url.lower().startswith("https:") and scheme == "http"
-    if scheme not in ("http", "https") or downgrade:
-        raise IntegrityError(f"{what}: {masked(answer.url)} redirects to {scheme}, which is not followed")
+    try:
+        joined = urllib.parse.urljoin(answer.url, goal.strip())
+        following = urllib.parse.quote(joined, safe="!#$%&'()*+,/:;=?@[]~")
+        parts = urllib.parse.urlsplit(following)
+        fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fit = False
+    if not fit:
+        raise IntegrityError(f"{what}: {masked(answer.url)} redirects to what is not a web address")
+    if answer.url.lower().startswith("https:") and parts.scheme == "http":
+        raise IntegrityError(f"{what}: {masked(answer.url)} redirects to plain http, which is not followed")
     return following
 
 

@@ -147,7 +147,8 @@ class Mirrors:
             if endpoint in self._order[:-1]:
                 self._order = [*(e for e in self._order if e != endpoint), endpoint]
                 self.failovers += 1
-                logger.info("failing over from %s to %s: %s", endpoint.url, self._order[0].url, error)
+                level = logging.WARNING if self.failovers == 1 else logging.INFO
+                logger.log(level, "failing over from %s to %s: %s", endpoint.url, self._order[0].url, error)
 
     def _ordered(self, ranged: bool) -> list[Endpoint]:
         def rank(endpoint: Endpoint) -> tuple[bool, bool, bool]:

@@ -19,6 +19,7 @@ from reasonknee_hf.hub import checks, listing
 from reasonknee_hf.hub.client import Answer
 from reasonknee_hf.hub.diskcache import DiskCache
 from reasonknee_hf.hub.endpoints import Endpoint, EndpointLike, resolve_endpoints
+from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.mirrors import Mirrors, health_of
 from reasonknee_hf.hub.repository import Repository, check_repo_id
 from reasonknee_hf.hub.tokens import Credentials
@@ -76,6 +77,7 @@ class HubTree:
         self.cache = cache
         self._explicit = endpoint is not None and bool(endpoint)
         self._repository = Repository(repo_id, Credentials(endpoints, token))
+        self._lock = ForkSafeLock()
         self._entries: dict[str, FileEntry] | None = None
         self._filled: frozenset[str] = frozenset()
         revision = revision or "main"
@@ -126,7 +128,9 @@ class HubTree:
     def entries(self) -> Mapping[str, FileEntry]:
         """The whole listing by posix path, in sorted order, fetched once."""
         if self._entries is None:
-            self._entries = self._list()
+            with self._lock:
+                if self._entries is None:
+                    self._entries = self._list()
         return self._entries
 
     def _list(self) -> dict[str, FileEntry]:
@@ -170,8 +174,10 @@ class HubTree:
     def entry(self, path: str) -> FileEntry:
         """One file, with size and hash where the endpoints tell them."""
         entry = self.entry_as_listed(path)
-        if listing.missing(entry) and path not in self._filled and not environment.offline():
-            self._fill(path)
+        if listing.missing(entry) and not environment.offline():
+            with self._lock:
+                if path not in self._filled:
+                    self._fill(path)
             entry = self.entry_as_listed(path)
         return entry
 
@@ -279,8 +285,9 @@ class HubTree:
     def _open(
         self, entry: FileEntry, span: tuple[int, int] | None, checked_later: bool, endpoint: Endpoint
     ) -> tuple[Endpoint, Answer]:
-        if not checked_later:
-            self._require_honest_ranges(endpoint)
+        if not checked_later and not health_of(endpoint).honest_ranges:
+            with self._lock:
+                self._require_honest_ranges(endpoint)
         return endpoint, self._repository.open(endpoint, self.sha, entry, span)[0]
 
     def _require_honest_ranges(self, endpoint: Endpoint) -> None:

@@ -8,10 +8,11 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-from reasonknee_hf.errors import EndpointError, IntegrityError, OptionError
+from reasonknee_hf.errors import EndpointError, IntegrityError, OptionError, UnreachableError
 from reasonknee_hf.hub import checks, fetch, listing
 from reasonknee_hf.hub.client import Answer
-from reasonknee_hf.hub.endpoints import Endpoint
+from reasonknee_hf.hub.endpoints import Endpoint, origin_of
+from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tokens import Credentials
 from reasonknee_hf.hub.tree import FileEntry
 
@@ -48,14 +49,15 @@ class Repository:
         self.repo_id = repo_id
         self.credentials = credentials
         self._shown: frozenset[tuple[str, str]] = frozenset()  # (endpoint, commit) that its API has shown
-        self._routes: dict[
-            tuple[str, str], fetch.Route
-        ] = {}  # by URL at the endpoint: where a redirect led to
-        self._seen: dict[str, checks.Identity] = {}  # by URL at the endpoint: what the first answer said
+        # By URL at the endpoint: where a redirect led to, and what the first answer said of the file.
+        self._routes: dict[str, fetch.Route] = {}
+        self._seen: dict[str, checks.Identity] = {}
+        self._known: set[str] = set()
+        self._gates: dict[str, ForkSafeLock] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Signed URLs are secrets, and what was seen of the endpoints belongs to this process.
-        return {**self.__dict__, "_routes": {}, "_seen": {}}
+        return {**self.__dict__, "_routes": {}, "_seen": {}, "_known": set(), "_gates": {}}
 
     # --- the API ----------------------------------------------------------------------------------
 
@@ -92,7 +94,15 @@ class Repository:
                 raise self._status_error(answer, endpoint, what)
             return listing.parse_json(answer.everything(_MAX_JSON), what, endpoint.url)
 
-    def _status_error(self, answer: Answer, endpoint: Endpoint, what: str) -> EndpointError:
+    def _status_error(
+        self, answer: Answer, endpoint: Endpoint, what: str, foreign: bool = False
+    ) -> EndpointError:
+        if foreign and answer.status in (400, 401, 403, 404, 410):
+            # A storage host refuses a signed URL, not a person: another one may do.
+            host = origin_of(answer.url)
+            return UnreachableError(
+                f"{what}: {endpoint.url} sends us on to {host}, which answers {answer.status}"
+            )
         reason = self.credentials.reason_against(endpoint.url)
         if reason is None and self.credentials.for_url(endpoint.url) is None:
             reason = "there is none"
@@ -122,15 +132,28 @@ class Repository:
         Raises:
             EndpointError: The endpoint does not give what was asked. The connection is closed.
         """
-        key = (endpoint.url, f"{sha}/{entry.path}")
-        known = self._routes.get(key)
-        if known is not None and known.usable():
+        url = self.url(endpoint, sha, entry.path)
+        if span is not None and not self._is_known(url):
+            with self._gates.setdefault(url, ForkSafeLock()):  # the others wait for what the first one learns
+                if not self._is_known(url):
+                    self._routes.pop(url, None)
+                    try:
+                        return self._open(endpoint, sha, entry, span, None)
+                    finally:
+                        self._known.add(url)
+        route = self._routes.get(url)
+        if route is not None and route.usable():
             try:
-                return self._open(endpoint, sha, entry, span, known)
+                return self._open(endpoint, sha, entry, span, route)
             except EndpointError as error:  # a signed URL that ended early, or a storage host that is ill
                 logger.info("asking %s again where %s lies: %s", endpoint.url, entry.path, error)
-                self._routes.pop(key, None)
+                self._routes.pop(url, None)
         return self._open(endpoint, sha, entry, span, None)
+
+    def _is_known(self, url: str) -> bool:
+        """Whether it is known if and where `url` redirects to."""
+        route = self._routes.get(url)
+        return url in self._known and (route is None or route.usable())
 
     def _open(
         self, endpoint: Endpoint, sha: str, entry: FileEntry, span: Span | None, known: fetch.Route | None
@@ -146,7 +169,7 @@ class Repository:
         )
         try:
             if answer.status >= 300:
-                raise self._status_error(answer, endpoint, what)
+                raise self._status_error(answer, endpoint, what, route.foreign)
             head = (answer.status, answer.headers, answer.length)
             if span is None:
                 checks.check_whole_head(*head, entry.size, where)
@@ -161,7 +184,7 @@ class Repository:
             answer.close()
             raise
         if route.url != url:
-            self._routes[endpoint.url, f"{sha}/{entry.path}"] = route
+            self._routes[url] = route
         return answer, identity
 
     def _require_shown(self, endpoint: Endpoint, sha: str, path: str) -> None:
