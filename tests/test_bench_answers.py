@@ -159,6 +159,15 @@ def test_any_object_gives_a_reading(value):
     assert all(0 <= grade <= 3 for grade in reading.grades.values())
 
 
+def test_nesting_without_end_is_no_answer():
+    for deep in ('{"a":' * 900 + "1" + "}" * 900, '{"a":' * 20_000 + "1" + "}" * 20_000):
+        assert read_answer(deep, QUESTIONS[42]).reason in ("no_object", "no_lesion")
+    nested: dict = {}
+    for _ in range(2_000):
+        nested = {"a": nested}
+    assert read_answer(nested, QUESTIONS[42]).reason == "no_object"
+
+
 @pytest.mark.parametrize(
     "text", ["{" * 50_000, '{"a":' * 50_000, "[" * 100_000, '{"a": "' * 20_000, "'a': " * 20_000]
 )

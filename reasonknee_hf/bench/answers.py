@@ -111,7 +111,10 @@ def read_answer(
         strict: Turns all repairs off.
         free_digits: Lets a question with one attribute be answered by `grade N` in free text.
     """
-    reading = _read(answer, question, strict=strict, free_digits=free_digits)
+    try:
+        reading = _read(answer, question, strict=strict, free_digits=free_digits)
+    except RecursionError:  # nested hundreds of levels deep: no answer to any question
+        return _invalid("no_object", question)
     if strict and reading.repairs:
         return _invalid(
             "needs_repair", question, repairs=reading.repairs, notes=reading.notes, span=reading.span
@@ -230,7 +233,7 @@ def _choose(found: list[jsonish.Found], question: Question, text: str = "") -> R
     if not hits and text:
         hits = [(item, Hit((), key, item.value)) for key, item in bare_members(text, wanted)]
         bare = bool(hits)
-    others = any(names_lesion(item.value) for item in found)
+    others = not hits and any(names_lesion(item.value) for item in found)
     if not hits and not others:
         hits = [(item, hit) for item in found for hit in attribute_hits(item.value, (), question)]
     boxes = [(item, raw) for item in found for raw in box_values(item.value)]

@@ -62,9 +62,11 @@ class Found:
 
 
 def strict(text: str) -> Found | None:
-    """`text` as one JSON value, blanks around it aside; `None` if it is anything else."""
+    """`text` as one JSON object, list or string, blanks around it aside; `None` if it is anything else."""
     body = text.strip()
     repairs: set[str] = set()
+    if body[:1] not in ("{", "[", '"'):  # other JSON values are no answers
+        return None
     try:
         value = json.loads(body, object_pairs_hook=_pairs(repairs))
     except (ValueError, RecursionError):

@@ -37,6 +37,7 @@ class Hit:
     value: Any
 
 
+@lru_cache(maxsize=8192)
 def squash(key: str) -> str:
     """`key` by its letters and digits alone: case, blanks, underscores and punctuation do not matter."""
     return "".join(filter(str.isalnum, key)).casefold()

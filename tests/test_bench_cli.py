@@ -1,0 +1,139 @@
+"""`reasonknee bench` on the built-in sample."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bench_cases import answer, noisy
+
+from reasonknee_hf.cli import main
+
+SAMPLE = ["--source", "sample"]
+
+
+@pytest.fixture(scope="module")
+def references():
+    from reasonknee_hf import load_dataset
+
+    return list(load_dataset("bench", split="test", streaming=True, source="sample", masks=False))
+
+
+@pytest.fixture
+def predictions(references, tmp_path):
+    path = tmp_path / "model.jsonl"
+    lines = [{"id": item, "prediction": text} for item, text in noisy(references).items()]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_score_writes_every_output_and_each_says_what_was_scored(predictions, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    outputs = {name: tmp_path / "out" / f"run.{name}" for name in ("json", "md", "jsonl", "png", "yaml")}
+    options = ["--json", outputs["json"], "--markdown", outputs["md"], "--items", outputs["jsonl"]]
+    options += [
+        "--plot",
+        outputs["png"],
+        "--eval-results",
+        outputs["yaml"],
+        "--compare",
+        "paper",
+        "--priors",
+        "train",
+    ]
+    assert main(["bench", "score", str(predictions), *SAMPLE, *map(str, options)]) == 0
+    text = capsys.readouterr().out
+    assert "synthetic sample" in text
+    assert "PAPER, as published: zero-shot, o1" in text
+    assert "the training split of sample" in text
+    for name in ("json", "md", "jsonl", "yaml"):
+        assert "synthetic sample" in outputs[name].read_text(), name
+    data = json.loads(outputs["json"].read_text())
+    assert data["grades"]["overall"]["prior_item_accuracy"]["micro"]["value"] is not None
+    assert len(outputs["jsonl"].read_text().splitlines()) == data["count"]["items"] == 124
+    assert outputs["png"].read_bytes().startswith(b"\x89PNG")
+
+
+def test_priors_are_counted_once_and_used_again(predictions, tmp_path, capsys):
+    path = tmp_path / "priors.json"
+    assert main(["bench", "priors", str(path), *SAMPLE]) == 0
+    outputs = []
+    for given in (str(path), "train"):
+        assert main(["bench", "score", str(predictions), "--priors", given, *SAMPLE]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
+def test_a_set_of_runs_prints_the_attribution_table(predictions, tmp_path, capsys):
+    runs = [f"{setting}={predictions}" for setting in ("instruction", "gt_region", "sft", "sft_cot")]
+    out = tmp_path / "all.json"
+    assert main(["bench", "score", *runs, "--name", "m", "--json", str(out), "--rounds", "50", *SAMPLE]) == 0
+    text = capsys.readouterr().out
+    assert "the true region (gt_region - instruction)" in text
+    assert "reasoning in the target (sft_cot - sft)" in text
+    assert list(json.loads(out.read_text())["runs"]) == ["instruction", "gt_region", "sft", "sft_cot"]
+
+
+def test_part_of_the_benchmark_is_called_that(predictions, capsys):
+    assert main(["bench", "score", str(predictions), "--scans", "1", "--only-answered", *SAMPLE]) == 0
+    said = capsys.readouterr().out
+    assert "first 1 scans; answered items only" in said
+    assert "(SUBSET)" in said
+
+
+def test_prompts_are_one_json_line_an_item(references, tmp_path, capsys):
+    assert main(["bench", "prompts", "--setting", "gt_region", *SAMPLE]) == 0
+    items = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [item["id"] for item in items] == [row["id"] for row in references]
+    assert items[0]["region"] == list(references[0]["bbox"])
+    assert Path(items[0]["image"]).is_file()
+    out = tmp_path / "items.jsonl"
+    assert main(["bench", "prompts", "--setting", "sft", "--scans", "1", "--out", str(out), *SAMPLE]) == 0
+    assert len(out.read_text().splitlines()) == 62
+
+
+def test_one_item_shows_what_was_read_and_how_it_was_judged(references, tmp_path, capsys):
+    row = references[0]
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps({"id": row["id"], "prediction": f"<think>Hm.</think> So: {answer(row)}"}))
+    assert main(["bench", "item", row["id"], str(path), *SAMPLE]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        row["prompt"][:60],
+        "So: {",
+        "Repairs   surrounding_text",
+        "3D IoU    1.000",
+        "Stage     right",
+    ):
+        assert part in text
+    assert main(["bench", "item", row["id"], *SAMPLE]) == 0
+    assert "(none)" in capsys.readouterr().out
+
+
+def test_the_picture_of_an_item_is_that_of_show(references, tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("reasonknee_hf.cli.show")
+    out = tmp_path / "item.png"
+    assert main(["bench", "item", references[0]["id"], "--out", str(out), *SAMPLE]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["score", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["score", "{file}", "--box-grid", "1,1"], "three numbers"),
+        (["score", "{file}", "--box-grid", "1,1,1"], "shape"),
+        (["score", "{file}", "sft={file}"], "to all prediction files"),
+        (["score", "sft={file}", "sft_cot={file}", "--eval-results", "x.yaml"], "one run"),
+        (["score", "zero_shot={file}", "sft_cot={file}"], "pair"),
+        (["item", "nobody_1"], "nobody_1"),
+    ],
+)
+def test_a_wrong_call_is_one_line_with_the_next_step(arguments, words, predictions, capsys):
+    filled = [argument.format(file=predictions) for argument in arguments]
+    assert main(["bench", *filled, *SAMPLE]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert words in said[0]
