@@ -1,1 +1,65 @@
-"""From rows to batches for the training loops people already run."""
+"""From row to batch in the loops people already run: `transformers.Trainer`, TRL, `accelerate`, plain torch.
+
+    stream = training_stream(rk.load_dataset("full", split="train", streaming=True))
+    Trainer(
+        model,
+        training_arguments("out", max_steps=1000),
+        train_dataset=stream,
+        data_collator=Collator(processor, view="region", target="box_grades"),
+        callbacks=[ResumeCallback(stream)],
+    ).train()
+
+`transformers`, TRL and torch are imported when they are used, not before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reasonknee_hf.train.arguments import check_arguments as check_arguments
+    from reasonknee_hf.train.arguments import training_arguments as training_arguments
+    from reasonknee_hf.train.callbacks import ResumeCallback as ResumeCallback
+    from reasonknee_hf.train.collator import Batch as Batch
+    from reasonknee_hf.train.collator import Collator as Collator
+    from reasonknee_hf.train.conversation import conversation as conversation
+    from reasonknee_hf.train.recipes import RECIPES as RECIPES
+    from reasonknee_hf.train.recipes import Recipe as Recipe
+    from reasonknee_hf.train.recipes import get_recipe as get_recipe
+    from reasonknee_hf.train.recipes import plan_view as plan_view
+    from reasonknee_hf.train.stream import training_stream as training_stream
+    from reasonknee_hf.train.targets import target_text as target_text
+    from reasonknee_hf.train.view import View as View
+
+# Public name -> module that defines it. Resolved at first use.
+_PUBLIC = {
+    "Batch": "collator",
+    "Collator": "collator",
+    "RECIPES": "recipes",
+    "Recipe": "recipes",
+    "ResumeCallback": "callbacks",
+    "View": "view",
+    "check_arguments": "arguments",
+    "conversation": "conversation",
+    "get_recipe": "recipes",
+    "plan_view": "recipes",
+    "target_text": "targets",
+    "training_arguments": "arguments",
+    "training_stream": "stream",
+}
+
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,0 +1,198 @@
+"""Rows as chats: what `transformers` processors and TRL take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from reasonknee_hf.errors import OptionError, RecordError
+from reasonknee_hf.train.recipes import Recipe, get_recipe, plan_view
+from reasonknee_hf.train.settings import (
+    Coordinates,
+    RegionAs,
+    Setting,
+    check_choice,
+    region_of,
+    user_text,
+)
+from reasonknee_hf.train.targets import BOX_TARGETS, Target, name_of, target_text
+from reasonknee_hf.train.view import View
+from reasonknee_hf.volumes.volume import KneeVolume
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How rows become chats; the options of [`conversation`] and of [`Collator`], checked once.
+
+    Args:
+        setting: `zero_shot`, `instruction` or `gt_region`; see `settings.user_text`.
+        view: Name of a view, or a [`Recipe`]; see `recipes`.
+        target: What the assistant says, see `targets.target_text`; `None` for a chat that ends with the user.
+        coordinates: Boxes in `voxels` of the volume, as the bench scores them, or as the `view` shows them.
+        region_as: With the setting `gt_region`: `text`, `crop` (the view is cut to it), or `both`.
+        prompts: Text by question id instead of the rows' prompts.
+        system: Text of a system message.
+        clip: With `coordinates="view"`, take the visible part of a box that reaches beyond the view.
+
+    Raises:
+        OptionError: An option has no such value.
+    """
+
+    setting: Setting = "zero_shot"
+    view: str | Recipe = "upstream"
+    target: Target | None = "grades"
+    coordinates: Coordinates = "voxels"
+    region_as: RegionAs = "both"
+    prompts: Mapping[str, str] | None = None
+    system: str | None = None
+    clip: bool = False
+
+    def __post_init__(self) -> None:
+        from reasonknee_hf.train.settings import SETTINGS
+        from reasonknee_hf.train.targets import TARGETS
+
+        check_choice("setting", self.setting, SETTINGS)
+        check_choice("coordinates", self.coordinates, get_args(Coordinates))
+        check_choice("region_as", self.region_as, get_args(RegionAs))
+        if self.target is not None:
+            check_choice("target", self.target, TARGETS)
+        get_recipe(self.view)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the view: with a true region to be seen, the given one cut to it."""
+        recipe = get_recipe(self.view)
+        if self.setting == "gt_region" and self.region_as != "text" and not recipe.crop:
+            if recipe.kind == "planes":
+                raise OptionError(
+                    "the view 'planes' is not cut to a region: take region_as='text' or another view"
+                )
+            return get_recipe(recipe, slices="region", crop=True)
+        return recipe
+
+
+def conversation(row: Mapping[str, Any], **options: Any) -> list[Message]:
+    """The chat about one row, pixels in memory.
+
+        conversation(row, setting="gt_region", view="eight", target="box_grades")
+
+    Args:
+        row: A row of any config with questions.
+        options: Those of [`Style`]: `setting`, `view`, `target`, `coordinates`, `region_as`, `prompts`,
+            `system`, `clip`.
+
+    Returns:
+        Messages `{"role", "content"}`. The content is a list of blocks: `{"type": "video", "video": array}`
+        with an RGB array of shape (frames, height, width, 3), or `{"type": "image", "image": PIL image}` for
+        each picture; then `{"type": "text", "text": …}`. Chats are built when they are needed and never
+        stored in Arrow.
+
+    Raises:
+        OptionError: An option has no such value.
+        RecordError: The row lacks what its chat says: a box, grades, reasoning.
+        VolumeMissingError: The row's volume is not there.
+    """
+    style = make_style(options)
+    view = row_view(row, style)
+    pictures = view.draw(row_volume(row))
+    return messages(row, style, view, picture_blocks(view, pictures))
+
+
+def messages(
+    row: Mapping[str, Any], style: Style, view: View, pictures: list[dict[str, Any]]
+) -> list[Message]:
+    """The chat about one row around picture blocks that were made for it."""
+    text = user_text(
+        row,
+        style.setting,
+        style.target,
+        view,
+        coordinates=style.coordinates,
+        region_as=style.region_as,
+        prompts=style.prompts,
+        clip=style.clip,
+    )
+    chat = [{"role": "user", "content": [*pictures, {"type": "text", "text": text}]}]
+    if style.system is not None:
+        chat.insert(0, {"role": "system", "content": [{"type": "text", "text": style.system}]})
+    answer = answer_text(row, style, view)
+    if answer is not None:
+        chat.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
+    return chat
+
+
+def answer_text(row: Mapping[str, Any], style: Style, view: View) -> str | None:
+    """What the assistant says, with its box in the coordinates of the style; `None` without a target."""
+    if style.target is None:
+        return None
+    if style.target in BOX_TARGETS and style.coordinates == "view":
+        return target_text(row, style.target, box=region_of(row, view, "view", style.clip))
+    return target_text(row, style.target)
+
+
+def row_view(row: Mapping[str, Any], style: Style) -> View:
+    """The layout of what a model sees of a row. Reads the header of its volume."""
+    volume = row_volume(row)
+    return plan_view(
+        style.recipe,
+        volume.shape,
+        spacing=volume.spacing,
+        axcodes=volume.axcodes,
+        region=row.get("bbox"),
+        name=name_of(row),
+    )
+
+
+def row_volume(row: Mapping[str, Any]) -> KneeVolume:
+    """The volume of a row.
+
+    Raises:
+        OptionError: The rows have no column `image`, or it holds something else than a lazy volume.
+        RecordError: The row's volume is null.
+    """
+    if "image" not in row:
+        raise OptionError(
+            f"{name_of(row)} has no column 'image', only {', '.join(row) or 'none'}. A Trainer with"
+            " remove_unused_columns=True drops the columns that the model does not name: set"
+            " remove_unused_columns=False, as training_arguments() does"
+        )
+    volume = row["image"]
+    if volume is None:
+        raise RecordError(
+            f"{name_of(row)}: its volume is null. Load with on_error='skip' to leave such rows out, or"
+            " give the"
+            " folder of your volumes as images="
+        )
+    if not isinstance(volume, KneeVolume):
+        raise OptionError(
+            f"{name_of(row)}: its image is a {type(volume).__name__}, not a KneeVolume. Pass rows as"
+            " load_dataset gives them, without cast_column and without a torch or numpy format"
+        )
+    return volume
+
+
+def picture_blocks(view: View, pictures: npt.NDArray[np.uint8]) -> list[dict[str, Any]]:
+    """Content blocks of drawn pictures: one video, or one image each."""
+    if view.kind == "video":
+        return [{"type": "video", "video": np.repeat(pictures[..., np.newaxis], 3, axis=-1)}]
+    from PIL import Image
+
+    return [{"type": "image", "image": Image.fromarray(picture).convert("RGB")} for picture in pictures]
+
+
+def make_style(options: Mapping[str, Any]) -> Style:
+    """The style of these options.
+
+    Raises:
+        OptionError: There is no such option, or it has no such value.
+    """
+    valid = Style.__dataclass_fields__
+    for option in options:
+        check_choice("option of a conversation", option, list(valid))
+    return Style(**options)

@@ -1,0 +1,163 @@
+"""A stream of rows that trainers can count, share among ranks in equal steps, and resume without voxels."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import datasets
+
+from reasonknee_hf.errors import OptionError, StateError
+
+logger = logging.getLogger(__name__)
+
+
+class _Passed:
+    """Stands for a row of a batch that a resuming trainer throws away."""
+
+    def __repr__(self) -> str:
+        return "row that was passed over while resuming"
+
+
+PASSED = _Passed()
+
+
+@dataclass
+class _Position:
+    """Where a resumed run starts; shared by a stream and the parts of it that ranks read."""
+
+    epoch: int = 0
+    batches: int = 0
+    batch_size: int = 1
+
+    def rows(self, epoch: int, worker: int, workers: int) -> int:
+        """How many rows a worker passes over: loaders take batches from their workers in turns."""
+        if epoch != self.epoch:
+            return 0
+        return len(range(worker, self.batches, workers)) * self.batch_size
+
+
+class TrainingStream(datasets.IterableDataset):  # type: ignore[misc]
+    """A `datasets.IterableDataset` with a length, made by [`training_stream`].
+
+    - `len` is the number of rows, of a rank's part where `accelerate` split the stream.
+    - Ranks read different scans. Every rank yields the same number of rows: one that holds more leaves rows
+    out,
+      one that holds fewer repeats its first ones; how many is logged. So all ranks make the same steps.
+    - [`~reasonknee_hf.train.callbacks.ResumeCallback`] makes a resuming `Trainer` pass over the rows it has
+      seen without touching a volume.
+
+    Transforms (`map`, `filter`, `shuffle`, …) give plain streams: apply them before.
+    """
+
+    _rows: int
+    _position: _Position
+    _share: bool = False
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def shard(self, num_shards: int, index: int, contiguous: bool = True) -> TrainingStream:
+        """The part of the stream that rank `index` of `num_shards` reads: whole scans, in equal numbers"
+        " of rows."""
+        part = _as_stream(
+            super().shard(num_shards, index, contiguous), self._rows // num_shards, self._position
+        )
+        part._share = True
+        return part
+
+    def pass_over(self, *, epoch: int, batches: int, batch_size: int) -> None:
+        """Puts placeholders in the place of the first rows of an epoch, for a loader that throws them away.
+
+        Args:
+            epoch: The epoch; others are not affected.
+            batches: How many batches of each rank are thrown away.
+            batch_size: Rows of a batch.
+        """
+        self._position.epoch = epoch
+        self._position.batches = batches
+        self._position.batch_size = batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers = _worker()
+        rows = self._equal_rows(worker, workers) if self._share else super().__iter__()
+        passed = self._position.rows(self.epoch, worker, workers)
+        for number, row in enumerate(rows):
+            yield PASSED if number < passed else row
+
+    def _equal_rows(self, worker: int, workers: int) -> Iterator[Any]:
+        """This worker's equal part of the rank's rows."""
+        wanted = self._rows // workers + (worker < self._rows % workers)
+        found = 0
+        for row in itertools.islice(super().__iter__(), wanted):
+            found += 1
+            yield row
+        if 0 < found < wanted:
+            logger.info(
+                "worker %d repeats %d rows, so that all ranks make equal steps", worker, wanted - found
+            )
+        while 0 < found < wanted:
+            for row in itertools.islice(super().__iter__(), wanted - found):
+                found += 1
+                yield row
+
+
+def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> TrainingStream:
+    """Makes a stream ready for trainers: see [`TrainingStream`].
+
+    Args:
+        ds: The stream, with all transforms applied.
+        rows: How many rows it has. Counted if not given: one pass over the records, no volume is touched.
+
+    Raises:
+        OptionError: Not a stream, or an empty one.
+    """
+    if not isinstance(ds, datasets.IterableDataset):
+        raise OptionError(
+            f"training_stream() takes a stream, not a {type(ds).__name__}: load with streaming=True."
+            " (Map-style sets"
+            " need no help: they have a length, and trainers skip in them by index)"
+        )
+    if rows is None:
+        rows = sum(1 for _ in ds)
+    if rows < 1:
+        raise OptionError("the stream has no rows to train on; which split and filters made it?")
+    return _as_stream(ds, rows, _Position())
+
+
+def _as_stream(ds: datasets.IterableDataset, rows: int, position: _Position) -> TrainingStream:
+    stream: TrainingStream = copy.copy(ds)
+    stream.__class__ = TrainingStream
+    stream._rows = rows
+    stream._position = position
+    return stream
+
+
+def _worker() -> tuple[int, int]:
+    """Number of this loader worker, and how many there are."""
+    from torch.utils.data import get_worker_info
+
+    info = get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def passed_over(rows: Sequence[Mapping[str, Any] | _Passed]) -> bool:
+    """Whether a batch stands for one that a resuming trainer throws away.
+
+    Raises:
+        StateError: Only some of its rows do, so the trainer resumes elsewhere than the stream was told.
+    """
+    passed = sum(isinstance(row, _Passed) for row in rows)
+    if 0 < passed < len(rows):
+        raise StateError(
+            f"{passed} of {len(rows)} rows of a batch were passed over while resuming: the batch size or"
+            " the number of"
+            " workers differs from what ResumeCallback was told. Resume with the settings of the"
+            " checkpoint, or"
+            " leave the callback out"
+        )
+    return passed > 0
