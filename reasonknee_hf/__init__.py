@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reasonknee_hf.opening import open_release as open_release
     from reasonknee_hf.register import register as register
     from reasonknee_hf.release import Release as Release
+    from reasonknee_hf.verify import verify_release as verify_release
     from reasonknee_hf.volumes.feature import VolumeFeature as VolumeFeature
     from reasonknee_hf.volumes.volume import KneeVolume as KneeVolume
 
@@ -34,6 +35,7 @@ _PUBLIC = {
     "load_dataset": "reasonknee_hf.loading",
     "open_release": "reasonknee_hf.opening",
     "register": "reasonknee_hf.register",
+    "verify_release": "reasonknee_hf.verify",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "masks": ("reasonknee_hf.cli.masks", "list, get or join the members of the cut mask archive"),
     "rows": ("reasonknee_hf.cli.rows", "rows of one config as JSON lines"),
     "sample": ("reasonknee_hf.cli.sample", "write a synthetic release to a folder"),
+    "verify": ("reasonknee_hf.cli.verify", "what does not fit together in a release"),
 }
 
 
