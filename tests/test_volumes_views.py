@@ -171,7 +171,7 @@ def test_unknown_windows_name_the_known_ones(window):
         KneeVolume(None, plain_bytes(voxels())).frames(window)
 
 
-# --- slices ------------------------------------------------------------------------------------------------------
+# --- slices -----------------------------------------------------------------------------------------------
 
 
 @given(st.data())

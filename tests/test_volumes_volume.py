@@ -358,7 +358,7 @@ def test_slice_axis_comes_from_the_affine(shape, affine):
         assert (moved.crop(moved.oriented_box(box)) == 500).all()
         assert moved.axcodes == code
         assert moved.slice_first_box(moved.oriented_box(box)) == box
-        assert (moved.crop(moved.oriented_box(box), cache=False) == 500).all()
+        assert (moved.crop(moved.oriented_box(box), whole=False) == 500).all()
 
 
 def test_array_is_a_read_only_view_of_the_cached_one():
@@ -488,9 +488,13 @@ def test_what_each_touch_reads(tmp_path, reads):
     assert sum(reads) == len(data)
     del reads[:]
     volume_cache().clear()
-    volume.crop([0, 9, 0, 63, 0, 63], cache=False)
+    volume.crop([0, 9, 0, 63, 0, 63], whole=False)
     assert sum(reads) < len(data) / 3
-    assert len(volume_cache()) == 0
+    volume.load([0, 8, 0, 1, 0, 1])
+    assert sum(reads) < len(data) / 3
+    volume.array()
+    assert sum(reads) > len(data)
+    assert volume_cache().nbytes == volume.array().nbytes
 
 
 def test_header_of_a_url_is_one_small_range(monkeypatch):

@@ -53,20 +53,30 @@ class VolumeCache:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._kept
 
-    def get(self, key: Hashable, load: Callable[[], Decoded]) -> Decoded:
-        """The kept volume, or what `load` makes. Threads that ask for the same key wait for one `load`."""
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                return found
-            running = self._running.get(key)
-            if running is None:
-                mine: Future[Decoded] = Future()
-                self._running[key] = mine
-                self.decodes += 1
-        if running is not None:
-            return running.result()
+    def get(
+        self, key: Hashable, load: Callable[[], Decoded], enough: Callable[[Decoded], bool] = lambda _: True
+    ) -> Decoded:
+        """The kept volume, or what `load` makes. Threads that ask for the same key wait for one `load`.
+
+        Args:
+            key: what tells volumes apart.
+            load: makes the volume.
+            enough: says whether a kept volume, of which only a part may have been read, will do.
+        """
+        while True:
+            with self._lock:
+                found = self._kept.get(key)
+                if found is not None and enough(found):
+                    self._kept.move_to_end(key)
+                    return found
+                running = self._running.get(key)
+                if running is None:
+                    mine = self._running[key] = Future()
+                    self.decodes += 1
+                    break
+            decoded = running.result()
+            if enough(decoded):
+                return decoded
         try:
             decoded = load()
         except BaseException as error:
@@ -93,6 +103,9 @@ class VolumeCache:
             self._bytes = 0
 
     def _keep(self, key: Hashable, decoded: Decoded) -> None:
+        part = self._kept.pop(key, None)
+        if part is not None:
+            self._bytes -= part.array.nbytes
         if decoded.array.nbytes <= self.max_bytes:
             self._kept[key] = decoded
             self._bytes += decoded.array.nbytes

@@ -18,7 +18,7 @@ _OVERHANG = 2.0  # voxels by which the smaller of two fields of view may stick o
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the voxels of an array lie: its shape, and the affine from its indices to mm in the RAS+ world."""
+    """Where the voxels of an array lie: its shape, and the affine from its indices to mm in the world."""
 
     shape: tuple[int, int, int]
     affine: Affine
@@ -48,8 +48,9 @@ def check_relation(image: Grid, other: Grid, name: str = "the mask") -> Relation
     found = relation(image, other)
     if found == "different":
         raise GridMismatchError(
-            f"{name} (shape {other.shape}) lies elsewhere than its image (shape {image.shape}): in voxels of the image it"
-            f" spans {_span(other, image)}; check that it belongs to this image and that its affine is intact"
+            f"{name} (shape {other.shape}) lies elsewhere than its image (shape {image.shape}): in voxels"
+            f" of the image it spans {_span(other, image)}; check that it belongs to this image and that its affine"
+            " is intact"
         )
     return found
 
@@ -84,7 +85,7 @@ def resample(labels: Array, source: Grid, target: Grid) -> Array:
 
 
 def _corners(grid: Grid, into: Grid) -> Affine:
-    """The outer corners of a grid (edges of voxels, not their centres) in voxel coordinates of another, 3 x 8."""
+    """The outer corners of a grid (edges of voxels, not centres) in voxel coordinates of another, 3 x 8."""
     ends = np.array(np.meshgrid(*[(-0.5, length - 0.5) for length in grid.shape], indexing="ij")).reshape(
         3, -1
     )

@@ -46,7 +46,7 @@ def _advice(error: FileNotFoundError, mask: bool) -> str:
     if mask:
         return f"the mask cannot be opened ({reason})"
     return (
-        f"the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative under its"
-        " own data-use agreement (https://nda.nih.gov/oai) and may not be part of this release: get them there, keep"
-        " the relative paths, and give their folder or URL as images="
+        f"the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative"
+        " under its own data-use agreement (https://nda.nih.gov/oai) and may not be part of this release: get"
+        " them there, keep the relative paths, and give their folder or URL as images="
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,10 +14,11 @@ from reasonknee_hf.volumes import grid as grids
 from reasonknee_hf.volumes.cache import Decoded, volume_cache
 from reasonknee_hf.volumes.header import Affine, NiftiHeader
 from reasonknee_hf.volumes.naming import named_errors
+from reasonknee_hf.volumes.storage import ReadsAsStored
 from reasonknee_hf.volumes.voxels import Array
 
 
-class KneeVolume:
+class KneeVolume(ReadsAsStored):
     """A NIfTI volume or mask that costs nothing until it is touched.
 
     | touch | reads | allocates |
@@ -25,7 +26,7 @@ class KneeVolume:
     | `path`, `repr`, pickling | nothing | nothing |
     | `header`, `shape`, `affine`, `spacing`, `axcodes` | the first 4 kB of the file | nothing |
     | `array()`, `crop(box)`, `frames()`, `labels()`, ... | the whole file, once for all volumes of the same file | one array of the stored type (45 MiB for 160x384x384 int16), kept in the cache of the process |
-    | `crop(box, cache=False)` | the file up to the end of the box on its slowest axis | that part |
+    | `load(box)`, `crop(box, whole=False)` | the file up to the end of the box on its slowest axis | that part |
     | `nifti` | the whole file | its plain bytes |
 
     `shape`, `affine`, `spacing`, `axcodes`, `array()` and boxes all speak of the **slice-first** array: the
@@ -76,31 +77,6 @@ class KneeVolume:
     def storage(self) -> dict[str, Any]:
         """What an Arrow column stores for this volume: `{"bytes": ..., "path": ...}`. Reads nothing."""
         return {"bytes": self._data, "path": self.path}
-
-    # `datasets` re-encodes a decoded value that a mapped function touched only if it knows its type or finds
-    # a mapping. So a volume reads as the mapping that is stored; without this, `ds.map(f)` fails wherever `f`
-    # looks at a volume.
-
-    def __getitem__(self, key: str) -> Any:
-        return self.storage[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.storage)
-
-    def __len__(self) -> int:
-        return len(self.storage)
-
-    def keys(self) -> KeysView[str]:
-        """The keys of `storage`."""
-        return self.storage.keys()
-
-    def items(self) -> ItemsView[str, Any]:
-        """The items of `storage`."""
-        return self.storage.items()
-
-    def pin_memory(self, device: Any = None) -> KneeVolume:
-        """Nothing to pin: there are no voxels here. Keeps loaders of torch from taking the volume apart."""
-        return self
 
     @property
     def header(self) -> NiftiHeader:
@@ -189,7 +165,7 @@ class KneeVolume:
         return self._reorder.array(stored)
 
     def crop(
-        self, box: boxes.Box, *, margin_mm: float = 0.0, clip: bool = False, cache: bool = True
+        self, box: boxes.Box, *, margin_mm: float = 0.0, clip: bool = False, whole: bool = True
     ) -> Array:
         """A copy of the region of a box, in file order (which costs a tenth of a copy in C order).
 
@@ -197,21 +173,33 @@ class KneeVolume:
             box: six ints in the axis order of this volume, ends inclusive.
             margin_mm: grow the box by that much first, as far as the volume goes.
             clip: take the part inside the volume where the box leaves it; see `boxes.clip_box` for that part.
-            cache: with False, a volume that is not cached is read only as far as the box needs, and not kept.
+            whole: with False, a volume that is not cached yet is read only as far as the box needs.
 
         Raises:
             RecordError: the box is malformed or leaves the volume.
         """
-        stored = self._decoded().array if cache or self._key() in volume_cache() else None
+        stored = self._decoded().array if whole else None
         with self._named_errors():
             ends = boxes.clip_box(box, self.shape) if clip else boxes.check_box(box, self.shape)
             if margin_mm:
                 ends = boxes.grow_box(ends, margin_mm, self.spacing, self.shape)
-            order = self._reorder
-            file_box = boxes.move_box(ends, orientation.reorder(self.axcodes, self._stored_codes), self.shape)
-            if stored is None:
-                stored = decode.load_voxels(self.path, self._data, mask=self.mask, stop=file_box[5] + 1).array
-        return order.array(stored[boxes.box_slices(file_box)].copy(order="F"))
+        file_box = self._file_box(ends)
+        if stored is None:
+            stored = self._decoded(stop=file_box[5] + 1).array
+        return self._reorder.array(stored[boxes.box_slices(file_box)].copy(order="F"))
+
+    def load(self, box: boxes.Box | None = None) -> None:
+        """Brings the voxels into the cache of the process: all, or those up to the end of a box.
+
+        A file is a stream: to get at a slice of its slowest axis, everything before must be read, and nothing
+            behind.
+        """
+        if box is None:
+            self._decoded()
+        else:
+            with self._named_errors():
+                ends = boxes.check_box(box, self.shape)
+            self._decoded(stop=self._file_box(ends)[5] + 1)
 
     def slices(
         self, n: int | None = None, *, around: boxes.Box | None = None, consecutive: bool = False
@@ -305,7 +293,7 @@ class KneeVolume:
         return grids.relation(image.grid, self.grid)
 
     def array_on(self, image: KneeVolume) -> Array:
-        """The labels of this mask on the grid of an image: as they are if the grids are equal, else the nearest.
+        """The labels of this mask on the grid of an image: as they are on equal grids, else the nearest.
 
         Raises:
             GridMismatchError: the two lie in different spaces.
@@ -375,12 +363,23 @@ class KneeVolume:
         with self._named_errors():
             return ("path", self.path, decode.identity(self.path), self.mask)
 
-    def _decoded(self) -> Decoded:
+    def _file_box(self, ends: list[int]) -> list[int]:
+        """A box in the axis order of this volume as one in the order of the file."""
+        return boxes.move_box(ends, orientation.reorder(self.axcodes, self._stored_codes), self.shape)
+
+    def _decoded(self, stop: int | None = None) -> Decoded:
+        """The whole file, or at least `stop` slices along its slowest axis, from the cache or the file."""
+
+        def load() -> Decoded:
+            return decode.load_voxels(self.path, self._data, mask=self.mask, stop=stop)
+
+        def enough(found: Decoded) -> bool:
+            slices: int = found.array.shape[2]
+            return slices >= (found.header.shape[2] if stop is None else stop)
+
         key = self._key()
         with self._named_errors():
-            decoded = volume_cache().get(
-                key, lambda: decode.load_voxels(self.path, self._data, mask=self.mask)
-            )
+            decoded = volume_cache().get(key, load, enough)
         self._header = decoded.header
         return decoded
 
@@ -388,6 +387,3 @@ class KneeVolume:
         """Puts the row's id and the file into errors."""
         name = ", ".join(word for word in (self.label, self.path) if word) or "volume from bytes"
         return named_errors(name, self.mask)
-
-
-Mapping.register(KneeVolume)
