@@ -1,0 +1,216 @@
+"""The text of one published config: what it is, how to load it, columns, splits, provenance, changes, grades, defects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from datasets import ClassLabel, Value
+
+from reasonknee_hf.publish.attribution import template
+from reasonknee_hf.publish.convert import Conversion
+from reasonknee_hf.publish.facts import ConfigFacts, GradeCounts
+from reasonknee_hf.publish.job import Job
+from reasonknee_hf.publish.schema import is_volume
+
+_MEANINGS = {
+    "id": "`{scan_id}_{question_id}`",
+    "scan_id": "key of the scan: patient, visit, study, series, side",
+    "patient_id": "as published, leading zeros kept",
+    "visit": "`00M` … `48M`",
+    "study": "as published",
+    "series": "as published",
+    "knee_side": "side of the knee",
+    "question_id": "1 … 69; null where the prompt is unknown",
+    "category": "one of the seven of ReasonKnee-Bench",
+    "structure": "anatomical structure",
+    "subregion": "part of the structure",
+    "prompt": "the question, as published",
+    "bbox": "`[start_slice, end_slice, x_min, x_max, y_min, y_max]` in the slice-first array, ends inclusive; null if there is none",
+    "cot": "the reasoning",
+    "answer": "as published",
+    "grades": "MOAKS grades, one record an attribute",
+    "final_diagnosis": "the published JSON value",
+    "preview": "three planes through the middle of the box, the box drawn in",
+    "frames": "slices of the box, evenly spaced, cut to its extent",
+    "image": "the published `.nii.gz`, bytes unchanged",
+    "mask": "the published mask, bytes unchanged; null where there is none",
+    "image_file": "path of the published `.nii.gz` in this repository",
+    "mask_file": "path of the published mask in this repository",
+    "image_url": "where the published `.nii.gz` lies",
+    "mask_url": "where the published mask lies; `reasonknee://` URLs are opened by the package `reasonknee_hf`",
+    "crop": "the region of the box (and a margin, if one was asked for) as NIfTI, slice-first, its affine moved along",
+    "other": "further keys of the record, and values that are not text, as JSON; null if there are none",
+    "crop_bbox": "the box in the indices of the crop",
+}
+
+
+def section(conversion: Conversion, place: str, defects: Sequence[str] | None, picture: str | None) -> str:
+    """The section of a card about what one conversion wrote.
+
+    Args:
+        conversion: What was written.
+        place: What `load_dataset` is given: a repository id or a folder.
+        defects: Known defects of the release; `None` if it was not verified.
+        picture: Path of the picture of the grade distribution, beside the card.
+    """
+    first = conversion.configs[0]
+    return template("section.md").substitute(
+        name=first.name,
+        what=_what(conversion),
+        place=place,
+        split=next(iter(first.splits)),
+        how_to_volumes=_volumes_text(conversion, place),
+        columns="\n\n".join(_columns(config) for config in conversion.configs),
+        splits=_splits(conversion.configs),
+        provenance=_provenance(conversion.job),
+        changes=_changes(conversion.job),
+        grades=_grades(first.counts, picture),
+        defects=_defects(defects),
+    )
+
+
+def _what(conversion: Conversion) -> str:
+    job = conversion.job
+    if job.config == "records":
+        return "The published annotation arrays, record by record, as they are."
+    if not job.questions:
+        return "Knee MRI volumes with their masks, one row a scan."
+    hidden = (
+        " The columns `cot` and `answer`, which give the grade away, are left out."
+        if job.config == "bench"
+        else ""
+    )
+    return (
+        "Questions about knee MRI volumes (sagittal 3D DESS): each row asks for the MOAKS grades of one structure, says where to "
+        f"look and what the answer is.{hidden} Volumes are kept once a scan and joined by `scan_id`."
+    )
+
+
+def _volumes_text(conversion: Conversion, place: str) -> str:
+    job = conversion.job
+    if job.volumes == "none":
+        return "There are no volumes here."
+    name = job.volumes_name
+    column = {"embed": "image", "files": "image_file", "reference": "image_url"}[job.volumes]
+    embedded = job.volumes == "embed"
+    lines = [
+        f'Volumes: `load_dataset("{place}", "{name}", streaming=True)`, one row a scan, joined by `scan_id`; the column `{column}` holds '
+        + {
+            "embed": "the volume.",
+            "files": "the path of its file in this repository.",
+            "reference": "its URL.",
+        }[job.volumes]
+    ]
+    if embedded:
+        lines.append(
+            f"The type `Nifti` needs `datasets` 4.4 or later. On older versions, and where only bytes are wanted, load "
+            f"`{name}_bytes`: the same files, each volume as `{{bytes, path}}` (`nibabel.Nifti1Image.from_bytes(gzip.decompress(row"
+            '["image"]["bytes"]))`).'
+        )
+    return "\n\n".join(lines)
+
+
+def _columns(config: ConfigFacts) -> str:
+    lines = [f"`{config.name}`:", "", "| column | type | meaning |", "|---|---|---|"]
+    for name, kind in config.features.items():
+        lines.append(f"| `{name}` | {_type_name(kind)} | {_MEANINGS[name]} |")
+    return "\n".join(lines)
+
+
+def _type_name(kind: Any) -> str:
+    if isinstance(kind, Value):
+        return str(kind.dtype)
+    if isinstance(kind, ClassLabel):
+        return f"class label: {', '.join(kind.names)}"
+    if isinstance(kind, dict):
+        return "{" + ", ".join(f"{name}: {_type_name(one)}" for name, one in kind.items()) + "}"
+    inner = kind[0] if isinstance(kind, list) else getattr(kind, "feature", None)
+    if inner is not None:
+        return f"list of {_type_name(inner)}"
+    return "`Nifti`" if is_volume(kind) else f"`{type(kind).__name__}`"
+
+
+def _splits(configs: Sequence[ConfigFacts]) -> str:
+    lines = ["| config | split | rows | MB |", "|---|---|---|---|"]
+    for config in configs:
+        for split, facts in config.splits.items():
+            lines.append(f"| `{config.name}` | {split} | {facts.rows:,} | {facts.file_bytes / 1e6:,.1f} |")
+    return "\n".join(lines)
+
+
+def _provenance(job: Job) -> str:
+    told = job.provenance()
+    lines = [
+        "| | |",
+        "|---|---|",
+        f"| source | {told['source']} |",
+        f"| commit | {told['sha'] or 'none: a folder'} |",
+    ]
+    lines += [f"| written by | {told['package']} |"]
+    lines += [
+        f"| {what} | `{json.dumps(told[what], ensure_ascii=False)}` |" for what in ("options", "selection")
+    ]
+    return "\n".join(lines)
+
+
+def _changes(job: Job) -> str:
+    changes = []
+    if job.config == "records":
+        changes.append("The JSON arrays were written as Parquet tables, in published order; no value was changed.")
+    elif job.questions:
+        changes += [
+            "The JSON arrays were written as Parquet tables, in published order, with one fixed schema.",
+            "Identifiers are kept as text. Prompts were matched to question ids, categories and anatomical sites.",
+            "Grades are listed as (lesion, attribute, grade) records beside the published object, which is kept as it is.",
+            "Boxes are six integers; nothing was moved or clipped. The text before `Final diagnosis:` has a column of its own.",
+        ]
+    if job.config == "bench":
+        changes.append("The columns `cot` and `answer` were left out.")
+    told = job.selection.describe()
+    if told:
+        changes.append(f"Only a selection was kept: `{json.dumps(told, ensure_ascii=False)}`.")
+    if job.on_error != "raise":
+        done = "were left out" if job.on_error == "skip" else "have null in that column"
+        changes.append(f"Rows that do not fit the schema, and volumes that are absent, {done}.")
+    if job.volumes == "embed":
+        changes.append(
+            "Volumes and masks were moved into Parquet files, one row a scan; their bytes are unchanged."
+        )
+    if job.volumes == "files":
+        changes.append(
+            "Volumes were copied, and masks were taken out of the cut archive; their bytes are unchanged."
+        )
+    if job.derived.previews or job.derived.frames:
+        changes.append(
+            "Pictures were made of the volumes: 8-bit grey values between two percentiles, resized, a box drawn in."
+        )
+    if job.derived.crops:
+        changes.append(
+            "Regions of the boxes were cut out of the volumes, with boxes and affines moved along."
+        )
+    return "\n".join(f"- {change}" for change in changes)
+
+
+def _grades(counts: GradeCounts, picture: str | None) -> str:
+    if not counts:
+        return "There are no grades here."
+    highest = max(grade for grades in counts.values() for grade in grades)
+    columns = range(highest + 1)
+    lines = ["Graded attributes by category; a row may grade several.", ""]
+    lines += ["| category | " + " | ".join(map(str, columns)) + " | all |", "|---" * (highest + 3) + "|"]
+    for category, grades in counts.items():
+        cells = [f"{grades[grade]:,}" if grade in grades else "" for grade in columns]
+        lines.append(f"| {category} | {' | '.join(cells)} | {sum(grades.values()):,} |")
+    if picture is not None:
+        lines += ["", f"![Share of each grade by category]({picture})"]
+    return "\n".join(lines)
+
+
+def _defects(defects: Sequence[str] | None) -> str:
+    if defects is None:
+        return "The release was not verified when this version was written (`reasonknee verify` does it)."
+    if not defects:
+        return "`reasonknee verify` found none in the release that this version was written from."
+    return "\n".join(["Found in the release by `reasonknee verify`:", "", *(f"- {one}" for one in defects)])

@@ -1,0 +1,173 @@
+"""What a derived version can add to a row: pictures of the box, and the region of the box as a NIfTI file."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from reasonknee_hf.errors import ExtraMissingError, RecordError
+from reasonknee_hf.publish.job import Derived, Job
+from reasonknee_hf.volumes import boxes
+from reasonknee_hf.volumes.volume import KneeVolume
+from reasonknee_hf.volumes.voxels import Array
+
+_PERCENTILES = (1.0, 99.0)
+_BOX_COLOUR = (255, 64, 64)
+_PICTURE_SIDE = 192  # pixels of the longer side of one plane
+
+
+def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str, Any]]:
+    """Rows without their volume's reference, with the pictures that were asked for.
+
+    Raises:
+        RecordError: The box of a row leaves its volume and `on_error` is `"raise"`; with `"null"` the pictures are null.
+    """
+    wanted = job.derived
+    for row in rows:
+        volume = _volume(row) if wanted.previews or wanted.frames else None
+        row = {name: value for name, value in row.items() if name != "image"}
+        if volume is not None:
+            box = _box_inside(volume, row, job)
+            if wanted.previews:
+                row["preview"] = None if box is None else _png_file(three_planes(volume, box), row["id"])
+            if wanted.frames:
+                row["frames"] = None if box is None else _frame_files(volume, box, wanted.frames, row["id"])
+        elif wanted != Derived():
+            row |= {"preview": None} if wanted.previews else {}
+            row |= {"frames": None} if wanted.frames else {}
+        yield row
+
+
+def crop_rows(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str, Any]]:
+    """One row for each question with a box: its region as a NIfTI file of its own."""
+    for row in rows:
+        volume = _volume(row)
+        box = None if volume is None else _box_inside(volume, row, job)
+        if volume is None or box is None:
+            continue
+        content, inner = crop_file(volume, box, job.derived.crop_margin)
+        named = {"bytes": content, "path": f"{row['id']}.nii.gz"}
+        yield {
+            "id": row["id"],
+            "scan_id": row["scan_id"],
+            "bbox": row["bbox"],
+            "crop_bbox": inner,
+            "crop": named,
+        }
+
+
+def crop_file(volume: KneeVolume, box: boxes.Box, margin_mm: float = 0.0) -> tuple[bytes, list[int]]:
+    """The region of a box as a compressed NIfTI file whose affine keeps every voxel where it was.
+
+    Args:
+        volume: Slice-first volume.
+        box: `[start_slice, end_slice, x_min, x_max, y_min, y_max]`, ends inclusive.
+        margin_mm: Grow the region on all sides first, as far as the volume goes.
+
+    Returns:
+        The file, its array slice-first, and the box in the region's own indices.
+    """
+    import nibabel
+
+    grown = boxes.grow_box(box, margin_mm, volume.spacing, volume.shape) if margin_mm else list(box)
+    low = np.array(grown[::2])
+    affine = volume.affine.copy()
+    affine[:3, 3] += affine[:3, :3] @ low
+    image = nibabel.Nifti1Image(np.ascontiguousarray(volume.crop(grown)), affine)
+    image.header.set_xyzt_units("mm")
+    inner = [int(end) - int(low[number // 2]) for number, end in enumerate(box)]
+    return gzip.compress(image.to_bytes(), 6, mtime=0), inner
+
+
+def three_planes(volume: KneeVolume, box: boxes.Box) -> Array:
+    """The three planes through the middle of a box side by side, the box drawn in.
+
+    Returns:
+        uint8 array of (height, width, 3). Each plane is shown in true proportions; rows run along the later axis of
+        the slice-first array and downwards as stored.
+    """
+    grey = _greys(volume)
+    centre, spacing = boxes.box_center(box), volume.spacing
+    planes = []
+    for axis in (0, 1, 2):
+        across, down = [a for a in (0, 1, 2) if a != axis]
+        plane = grey(np.take(volume.array(), centre[axis], axis)).T
+        size = np.array([plane.shape[1] * spacing[across], plane.shape[0] * spacing[down]])
+        width, height = np.maximum(1, np.round(size * _PICTURE_SIDE / size.max())).astype(int)
+        picture = _resized(plane, int(width), int(height))
+        scale_x, scale_y = width / plane.shape[1], height / plane.shape[0]
+        left, right = int(box[2 * across] * scale_x), int(np.ceil((box[2 * across + 1] + 1) * scale_x)) - 1
+        top, bottom = int(box[2 * down] * scale_y), int(np.ceil((box[2 * down + 1] + 1) * scale_y)) - 1
+        _outline(picture, left, top, right, bottom)
+        canvas = np.zeros((_PICTURE_SIDE, _PICTURE_SIDE, 3), np.uint8)
+        y, x = (_PICTURE_SIDE - picture.shape[0]) // 2, (_PICTURE_SIDE - picture.shape[1]) // 2
+        canvas[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
+        planes.append(canvas)
+    return np.concatenate(planes, axis=1)
+
+
+def _frame_files(volume: KneeVolume, box: boxes.Box, count: int, row_id: str) -> list[dict[str, Any]]:
+    """`count` slices of the box, from its first to its last, cut to its extent in the plane."""
+    grey = _greys(volume)
+    region = volume.crop(box)
+    numbers = np.round(np.linspace(0, region.shape[0] - 1, count)).astype(int)
+    return [_png_file(grey(region[number]).T, f"{row_id}_{box[0] + number}") for number in numbers]
+
+
+def _volume(row: dict[str, Any]) -> KneeVolume | None:
+    stored = row.get("image")
+    return None if stored is None else KneeVolume(stored["path"], label=row["id"])
+
+
+def _box_inside(volume: KneeVolume, row: dict[str, Any], job: Job) -> list[int] | None:
+    if row["bbox"] is None:
+        return None
+    try:
+        return boxes.check_box(row["bbox"], volume.shape)
+    except RecordError as error:
+        if job.on_error == "raise":
+            raise RecordError(
+                f"{row['id']}: {error}. Pass on_error='null' for no picture or crop of it."
+            ) from None
+        return None
+
+
+def _greys(volume: KneeVolume) -> Any:
+    """A function from voxels to grey values, with one window for the whole volume."""
+    sample = volume.array()[::4, ::4, ::4]
+    low, high = (float(value) for value in np.nanpercentile(sample, _PERCENTILES))
+    span = max(high - low, 1e-6)
+
+    def grey(voxels: Array) -> Array:
+        scaled = (np.nan_to_num(voxels.astype(np.float32), nan=low) - low) * (255 / span)
+        return np.clip(np.round(scaled), 0, 255).astype(np.uint8)
+
+    return grey
+
+
+def _resized(plane: Array, width: int, height: int) -> Array:
+    rows = np.minimum((np.arange(height) + 0.5) * plane.shape[0] / height, plane.shape[0] - 1).astype(int)
+    columns = np.minimum((np.arange(width) + 0.5) * plane.shape[1] / width, plane.shape[1] - 1).astype(int)
+    return np.repeat(plane[np.ix_(rows, columns)][..., None], 3, axis=2)
+
+
+def _outline(picture: Array, left: int, top: int, right: int, bottom: int) -> None:
+    right, bottom = min(right, picture.shape[1] - 1), min(bottom, picture.shape[0] - 1)
+    picture[[top, bottom], left : right + 1] = _BOX_COLOUR
+    picture[top : bottom + 1, [left, right]] = _BOX_COLOUR
+
+
+def _png_file(pixels: Array, name: str) -> dict[str, Any]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ExtraMissingError(
+            "Previews and frames are drawn by Pillow: pip install 'reasonknee_hf[viz]'."
+        ) from None
+    sink = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(sink, "PNG", optimize=False)
+    return {"bytes": sink.getvalue(), "path": f"{name}.png"}

@@ -1,0 +1,171 @@
+"""What one conversion is: a plain, picklable description from which any process can make any shard."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.publish.parquet import Limits
+from reasonknee_hf.publish.schema import VOLUME_MODES
+from reasonknee_hf.publish.selection import Selection
+from reasonknee_hf.release import Release
+from reasonknee_hf.rows.features import CONFIGS
+from reasonknee_hf.version import __version__
+
+FORMAT = 1
+"""Raised when files of the same options would come out with other bytes."""
+
+
+@dataclass(frozen=True)
+class ReleaseSpec:
+    """How to open the release again elsewhere. A token is no part of it: workers use the one of `huggingface_hub`."""
+
+    source: str | None = None
+    revision: str | None = None
+    endpoint: tuple[str, ...] | None = None
+    images: str | None = None
+    high_fidelity: str | tuple[str, ...] | None = None
+
+    def open(self, token: str | bool | None = None) -> Release:
+        """The release, opened once a process."""
+        from reasonknee_hf.opening import open_release
+
+        if self not in _opened:
+            _opened[self] = open_release(
+                self.source,
+                self.revision,
+                self.endpoint,
+                token,
+                images=self.images,
+                high_fidelity=self.high_fidelity,
+            )
+        return _opened[self]
+
+    def at(self, sha: str) -> ReleaseSpec:
+        """The same release at a commit; workers of this process share the one that is open."""
+        fixed = replace(self, revision=sha)
+        _opened.setdefault(fixed, self.open())
+        return fixed
+
+
+_opened: dict[ReleaseSpec, Release] = {}
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Columns and configs that the release does not have.
+
+    Args:
+        previews: A PNG of three planes through the middle of the box, with the box drawn in.
+        frames: That many PNG slices through the box, evenly spaced; 0 for none.
+        crops: A config of region crops as NIfTI, with moved box and affine.
+        crop_margin: Millimetres around the box of a crop.
+    """
+
+    previews: bool = False
+    frames: int = 0
+    crops: bool = False
+    crop_margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One conversion.
+
+    Args:
+        release: How to open the release.
+        origin: Where the data come from, for people: `rajpurkarlab/3DReasonKnee` or `a local folder`.
+        sha: Commit of a Hub release.
+        identity: State of the release; part of the fingerprint, never written out.
+        config: Config of the rows.
+        name: Name of the config that is written.
+        out: Folder that the files are written to.
+    """
+
+    release: ReleaseSpec
+    origin: str
+    sha: str | None
+    identity: str
+    config: str
+    name: str
+    out: Path
+    selection: Selection = field(default_factory=Selection)
+    volumes: str = "embed"
+    masks: bool = True
+    annotations: str = "all"
+    on_error: str = "raise"
+    derived: Derived = field(default_factory=Derived)
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        for what, value, valid in (
+            ("config", self.config, (*CONFIGS, "records")),
+            ("volumes", self.volumes, VOLUME_MODES),
+            ("annotations", self.annotations, ("all", "balanced")),
+            ("on_error", self.on_error, ("raise", "skip", "null")),
+        ):
+            if value not in valid:
+                raise OptionError(f"Unknown {what} {value!r}. Valid: {', '.join(valid)}.")
+        if self.config in ("scans", "records") and (self.selection.by_question or self.derived != Derived()):
+            raise OptionError(
+                f"The config {self.config!r} has no columns to choose questions by, or to draw. Choose by splits, "
+                "patients, visits and limit, or convert another config."
+            )
+        if self.config == "scans" and self.volumes == "none":
+            raise OptionError(
+                "The config 'scans' without volumes holds nothing; choose another value of volumes=."
+            )
+
+    @property
+    def questions(self) -> bool:
+        """Whether rows of questions are written."""
+        return self.config != "scans"
+
+    @property
+    def volumes_name(self) -> str:
+        """Config of the volumes; the questions' own name where there are no questions."""
+        return f"{self.name}_volumes" if self.questions else self.name
+
+    @property
+    def crops_name(self) -> str:
+        """Config of the region crops."""
+        return f"{self.name}_crops"
+
+    def provenance(self) -> dict[str, Any]:
+        """Where the data come from and what was done to them, as plain JSON values."""
+        options = {"config": self.config, "annotations": self.annotations, "on_error": self.on_error}
+        derived = {name: value for name, value in vars(self.derived).items() if value}
+        return {
+            "source": self.origin,
+            "sha": self.sha,
+            "package": f"reasonknee_hf {__version__}",
+            "options": options | {"volumes": self.volumes, "masks": self.masks} | derived,
+            "selection": self.selection.describe(),
+        }
+
+    def fingerprint(self, part: str) -> str:
+        """Eight hex digits that change whenever the files of `part` could come out differently."""
+        told = self.provenance() | {
+            "identity": self.identity,
+            "images": self.release.images,
+            "high_fidelity": self.release.high_fidelity,
+            "limits": [self.limits.row_group, self.limits.shard],
+            "format": FORMAT,
+            "part": part,
+        }
+        if part == "questions":  # they do not depend on how volumes are kept
+            told["options"] = {k: v for k, v in told["options"].items() if k not in ("volumes", "masks")}
+        return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def describe_origin(release: Release, source: str | None) -> str:
+    """The source for people, without paths of this machine."""
+    if release.sha is not None:
+        return release.tree.identity.rpartition("@")[0] or release.tree.identity
+    if source == "sample":
+        return "the synthetic sample of reasonknee_hf"
+    return "a local copy of the release"

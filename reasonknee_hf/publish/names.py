@@ -1,0 +1,47 @@
+"""Names of configs and repositories that load back."""
+
+from __future__ import annotations
+
+import re
+
+from reasonknee_hf.errors import PublishError
+
+# What `datasets` and file names on all systems take; the Hub adds its own rule for repositories.
+_CONFIG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PART = re.compile(r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
+_RESERVED = {"all"}
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuses the name of a config that would not load back, and proposes one that would.
+
+    Raises:
+        PublishError: The name is refused.
+    """
+    if _CONFIG.fullmatch(name) and name not in _RESERVED and not name.endswith("."):
+        return
+    proposed = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "config"
+    if proposed in _RESERVED:
+        proposed += "_rows"
+    raise PublishError(
+        f"{name!r} is no name for a {what}: it would not load back (letters, digits, '_', '-' and '.', beginning with a "
+        f"letter or digit; not {', '.join(sorted(_RESERVED))}). {proposed!r} would."
+    )
+
+
+def check_repo(repo_id: str) -> None:
+    """Refuses the id of a repository that the Hub would not take, and proposes one.
+
+    Raises:
+        PublishError: The id is refused.
+    """
+    parts = repo_id.split("/")
+    if len(parts) in (1, 2) and all(_PART.fullmatch(part) for part in parts) and not repo_id.endswith(".git"):
+        return
+    cleaned = [re.sub(r"[^A-Za-z0-9_.-]+", "-", part) for part in parts[-2:]]
+    cleaned = [re.sub(r"-{2,}", "-", re.sub(r"\.{2,}", ".", part)).strip("-.")[:96] for part in cleaned]
+    proposed = "/".join(part.removesuffix(".git") or "name" for part in cleaned)
+    raise PublishError(
+        f"{repo_id!r} is no repository id: OWNER/NAME of letters, digits, '_', '-' and '.', at most 96 each, without "
+        f"'--' or '..', not ending in .git. {proposed!r} would be one."
+    )

@@ -1,0 +1,266 @@
+"""Writes rows to Parquet files that are cut by real bytes: small row groups, page index, dictionary-encoded text.
+
+A writer makes one or more parts. They get their final names when all are complete, the first part last: where part
+`000` lies, all parts do. A killed writer leaves only a folder of unfinished parts, which the next one replaces.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import ClassLabel, Features
+
+from reasonknee_hf.errors import PublishError
+from reasonknee_hf.publish.schema import arrow_schema, has_volumes, is_volume
+
+_BATCH_ROWS = 2048  # rows held as Python objects before they become Arrow
+_HEAVY = 4_000_000  # bytes of files from which on rows are handled one by one
+_DICTIONARY_BYTES = 16 << 20  # of one column of one row group; beyond it Parquet falls back to plain text
+_CHECK_ROWS = 3  # rows of a part that are read back
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large things get, in bytes of real data.
+
+    Args:
+        row_group: Uncompressed bytes of a row group; a larger row gets a group of its own.
+        shard: Bytes of a file; a larger row gets a file of its own.
+    """
+
+    row_group: int = 100_000_000
+    shard: int = 500_000_000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.row_group <= 300_000_000:
+            raise PublishError(
+                f"row groups of {self.row_group:,} bytes: the Hub's viewer reads at most 300,000,000 at once. "
+                "Choose between 1 and that; 100,000,000 is the default."
+            )
+        if self.shard < 1:
+            raise PublishError(f"files of {self.shard:,} bytes are not possible.")
+
+
+def write_parts(
+    rows: Iterable[Mapping[str, Any]],
+    features: Features,
+    stem: Path,
+    limits: Limits,
+    provenance: Mapping[str, Any],
+) -> list[Path]:
+    """Writes rows into `{stem}-000.parquet`, `{stem}-001.parquet`, …, each below the limit, and reads samples back.
+
+    Args:
+        rows: Encoded rows: class labels by name or number, volumes and pictures as `{"bytes", "path"}`.
+        features: Their columns.
+        stem: Path of the files without part number and ending.
+        limits: Sizes.
+        provenance: Plain JSON values for the metadata of each file.
+
+    Returns:
+        The files in order; at least one, which is empty where there are no rows.
+
+    Raises:
+        PublishError: The disk is full, or a row that was read back differs from what was written.
+    """
+    unfinished = stem.with_name(f".{stem.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        parts = list(_write(rows, features, unfinished, limits, provenance))
+        for stale in stem.parent.glob(f"{stem.name}-*.parquet"):
+            stale.unlink()
+        finals = [stem.with_name(f"{stem.name}-{number:03d}.parquet") for number in range(len(parts))]
+        for part, final in reversed(list(zip(parts, finals, strict=True))):
+            part.rename(final)
+        return finals
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            raise PublishError(
+                f"The disk of {stem.parent} is full; the files of {stem.name} were not written. "
+                "Make room and run the same command again: finished files are kept."
+            ) from error
+        raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write(
+    rows: Iterable[Mapping[str, Any]],
+    features: Features,
+    folder: Path,
+    limits: Limits,
+    provenance: Mapping[str, Any],
+) -> Iterator[Path]:
+    schema = arrow_schema(features, provenance)
+    tables = _groups(_batches(rows, features, schema, limits.row_group), limits.row_group)
+    group: pa.Table | None = next(tables, schema.empty_table())
+    number = 0
+    while True:
+        path = folder / str(number)
+        expected: list[dict[str, Any]] = []
+        following: pa.Table | None = None
+        with pq.ParquetWriter(path, schema, **_writer_options(features, schema)) as writer:
+            seen = 0
+            following = group
+            while following is not None:
+                # What is on disk shows how well these rows compress; volumes do not, text does.
+                on_disk = path.stat().st_size
+                if seen and on_disk + following.nbytes * min(1.0, on_disk / seen) > limits.shard:
+                    break
+                if following.num_rows:
+                    writer.write_table(following, row_group_size=following.num_rows)
+                seen += following.nbytes
+                if len(expected) < _CHECK_ROWS and following.num_rows:
+                    expected += [_digest(row) for row in following.slice(0, 1).to_pylist()]
+                following = group = None  # its volumes must go before the next ones come
+                following = next(tables, None)
+        _compare(path, expected)
+        yield path
+        if following is None:
+            return
+        group, number = following, number + 1
+
+
+def _writer_options(features: Features, schema: pa.Schema) -> dict[str, Any]:
+    """Text is dictionary-encoded and compressed; volumes and pictures are compressed already and stay as they are."""
+    files = [
+        name for name, kind in features.items() if is_volume(kind) or getattr(kind, "_type", "") == "Image"
+    ]
+    leaves = _leaves(schema)
+    packed = {leaf: "none" if leaf.split(".")[0] in files else "zstd" for leaf in leaves}
+    return {
+        "use_dictionary": [leaf for leaf in leaves if not leaf.endswith(".bytes")],
+        "compression": packed,
+        "compression_level": {leaf: 3 for leaf, codec in packed.items() if codec == "zstd"},
+        "dictionary_pagesize_limit": _DICTIONARY_BYTES,
+        "write_page_index": True,
+        "write_batch_size": 1 if has_volumes(features) else 1024,  # values that are copied at once
+        "write_statistics": [leaf for leaf in leaves if not leaf.endswith(".bytes")],
+    }
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """Paths of the Parquet columns of a schema, such as `grades.list.element.lesion`."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    columns = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    return [columns.column(number).path for number in range(len(columns))]
+
+
+# --- rows to tables ----------------------------------------------------------------------------------------------
+
+
+def _batches(
+    rows: Iterable[Mapping[str, Any]], features: Features, schema: pa.Schema, most: int
+) -> Iterator[pa.Table]:
+    """Tables of a few rows each, none above `most` bytes unless one row is; large volumes one by one."""
+    held: list[Mapping[str, Any]] = []
+    size = 0
+    for row in rows:
+        weight = _file_bytes(row, features)
+        if held and (size + weight > min(most, _HEAVY) or len(held) == _BATCH_ROWS):
+            table = _table(held, features, schema)
+            held, size = [], 0
+            yield table
+            del table
+        held.append(row)
+        size += weight
+        del row  # a volume must not outlive its table
+    if held:
+        yield _table(held, features, schema)
+
+
+def _groups(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
+    """Row groups: as many whole or cut tables as fit into `most` bytes."""
+    held: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        for piece in _cut(table, most):
+            if held and size + piece.nbytes > most:
+                full = pa.concat_tables(held)
+                held, size = [], 0
+                yield full
+                del full
+            held.append(piece)
+            size += piece.nbytes
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _cut(table: pa.Table, most: int) -> Iterator[pa.Table]:
+    """Halves of a table until none is above `most` or has more than one row."""
+    if table.nbytes <= most or table.num_rows <= 1:
+        yield table
+        return
+    middle = table.num_rows // 2
+    yield from _cut(table.slice(0, middle), most)
+    yield from _cut(table.slice(middle), most)
+
+
+def _table(rows: list[Mapping[str, Any]], features: Features, schema: pa.Schema) -> pa.Table:
+    columns = []
+    for name, kind in features.items():
+        values = [row[name] for row in rows]
+        if isinstance(kind, ClassLabel):
+            values = [kind.str2int(value) if isinstance(value, str) else value for value in values]
+        if len(values) == 1 and isinstance(values[0], Mapping):
+            columns.append(_one_file(values[0], schema.field(name).type))
+        else:
+            columns.append(pa.array(values, schema.field(name).type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _one_file(value: Mapping[str, Any], kind: pa.DataType) -> pa.StructArray:
+    """`{"bytes", "path"}` as an array of one row that shares the bytes instead of copying them."""
+    content, path = value["bytes"], value["path"]
+    if content is None or len(content) < _HEAVY:
+        return pa.array([value], kind)
+    ends = pa.array([0, len(content)], pa.int32()).buffers()[1]
+    shared = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(content)])
+    return pa.StructArray.from_arrays([shared, pa.array([path], pa.string())], fields=list(kind))
+
+
+def _file_bytes(row: Mapping[str, Any], features: Features) -> int:
+    """Bytes of the volumes and pictures of a row; text is counted when it has become Arrow."""
+    total = 0
+    for name in features:
+        value = row[name]
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, Mapping):
+                total += len(one.get("bytes") or b"")
+    return total
+
+
+# --- reading back ------------------------------------------------------------------------------------------------
+
+
+def _compare(path: Path, expected: list[dict[str, Any]]) -> None:
+    """Reads the first row of the first row groups from the file alone and compares it with what was written."""
+    with pq.ParquetFile(path, memory_map=True) as file:
+        for number, row in enumerate(expected):
+            batch = next(file.iter_batches(batch_size=1, row_groups=[number]))
+            found = _digest(batch.to_pylist()[0])
+            if found != row:
+                differing = [name for name in row if found[name] != row[name]]
+                raise PublishError(
+                    f"{path}: the first row of row group {number} came back with other values in "
+                    f"{', '.join(differing)}. The file was not kept; check the disk and write it again."
+                )
+
+
+def _digest(value: Any) -> Any:
+    """The value with long byte strings replaced by their length and hash."""
+    if isinstance(value, dict):
+        return {name: _digest(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_digest(one) for one in value]
+    return (len(value), sha256(value).digest()) if isinstance(value, bytes) else value

@@ -1,0 +1,131 @@
+"""The rows of a job: questions in the schema of the package, or records as they are published."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from reasonknee_hf.errors import RecordError
+from reasonknee_hf.publish.job import Derived, Job
+from reasonknee_hf.publish.volumes import ScanFiles
+from reasonknee_hf.release import Release
+from reasonknee_hf.release.shards import read_records, share
+from reasonknee_hf.rows.features import ANSWER_COLUMNS
+from reasonknee_hf.rows.record import Problem, to_row
+from reasonknee_hf.rows.scan import Scan, scan_from_image_path
+
+logger = logging.getLogger(__name__)
+
+RECORD_COLUMNS = ("image", "prompt", "cot", "answer")
+"""Keys of published records whose values are text."""
+
+
+def question_rows(job: Job, split: str, index: int, count: int) -> Iterator[dict[str, Any]]:
+    """The chosen rows of one share of a split, `image` being the volume's URL where pictures are made of it.
+
+    Raises:
+        RecordError: With `on_error="raise"`, a record that does not fit; the message names row, file and offset.
+        AnnotationError: The file is not the JSON it should be.
+    """
+    release = job.release.open()
+    read = _record_rows if job.config == "records" else _question_rows
+    rows = read(job, release, split, release.annotation_path(split, job.annotations), index, count)
+    return islice((row for row in rows if job.selection.keeps_row(row)), job.selection.limit)
+
+
+def _question_rows(
+    job: Job, release: Release, split: str, path: str, index: int, count: int
+) -> Iterator[dict[str, Any]]:
+    drawn = job.derived != Derived()
+    chosen = release.high_fidelity_ids if job.config == "high_fidelity" else None
+    for _, record in read_records(release.tree, path, *share(release.tree.size(path), index, count)):
+        scan = release.scan_of(record.value.get("image"), split)
+        if chosen is not None and (scan is None or scan.scan_id not in chosen):
+            continue
+        problems: list[Problem] = []
+        if scan is None:
+            scan, problem = _unlisted(record.value, split)
+            problems.append(problem)
+        elif not job.selection.keeps_scan(scan):
+            continue
+        row, found = to_row(record.value, scan, ScanFiles(job, scan).image if drawn else None, None)
+        problems += found
+        if problems and job.on_error != "null":
+            text = "; ".join(map(str, problems))
+            where = f"row {row['id']} ({path} of {release.tree.name}, record at byte {record.offset})"
+            if job.on_error == "skip":
+                logger.warning("%s is left out: %s", where, text)
+                continue
+            raise RecordError(
+                f"{where}: {text}. Pass on_error='skip' or on_error='null' to go on without what does not fit."
+            )
+        if job.config == "bench":
+            for column in ANSWER_COLUMNS:
+                del row[column]
+        yield row
+
+
+def _record_rows(
+    job: Job, release: Release, split: str, path: str, index: int, count: int
+) -> Iterator[dict[str, Any]]:
+    dumps = _json_writer()
+    for _, record in read_records(release.tree, path, *share(release.tree.size(path), index, count)):
+        value = record.value
+        scan = release.scan_of(value.get("image"), split)
+        if scan is None or not job.selection.keeps_scan(scan):
+            if job.selection.patients is not None or job.selection.visits is not None:
+                continue
+        other = {
+            key: one
+            for key, one in value.items()
+            if key != "final_diagnosis" and (key not in RECORD_COLUMNS or not isinstance(one, str))
+        }
+        row: dict[str, Any] = {
+            column: one if isinstance(one := value.get(column), str) else None for column in RECORD_COLUMNS
+        }
+        row["scan_id"] = None if scan is None else scan.scan_id
+        row["final_diagnosis"] = dumps(value["final_diagnosis"]) if "final_diagnosis" in value else None
+        row["other"] = dumps(other) if other else None
+        yield row
+
+
+def published_record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The record that a row of the config `records` was made of, with the same keys and values."""
+    record = {column: row[column] for column in RECORD_COLUMNS if row[column] is not None}
+    if row["final_diagnosis"] is not None:
+        record["final_diagnosis"] = json.loads(row["final_diagnosis"])
+    return record | json.loads(row["other"] or "{}")
+
+
+def _unlisted(record: Mapping[str, Any], split: str) -> tuple[Scan, Problem]:
+    image = record.get("image")
+    scan = scan_from_image_path(image, split) or Scan("", "", "", "", "right", "", None, split)
+    return scan, Problem("image", f"{image!r} is the volume of no scan that the split {split} lists")
+
+
+def _json_writer() -> Any:
+    """`json.dumps` without escapes; a faster one where it is installed and can hold the value."""
+
+    def slow(value: Any) -> str:
+        text = json.dumps(value, ensure_ascii=False)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return json.dumps(value)
+        return text
+
+    try:
+        import orjson
+    except ImportError:
+        return slow
+
+    def fast(value: Any) -> str:
+        try:
+            return str(orjson.dumps(value), "utf-8")
+        except TypeError:  # whole numbers beyond 64 bits, halves of surrogate pairs
+            return slow(value)
+
+    return fast

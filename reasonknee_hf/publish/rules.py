@@ -1,0 +1,128 @@
+"""The Hub's rules for the metadata of a dataset card, checked offline, all problems at once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+SIZES = (
+    (1_000, "n<1K"),
+    (10_000, "1K<n<10K"),
+    (100_000, "10K<n<100K"),
+    (1_000_000, "100K<n<1M"),
+    (10_000_000, "1M<n<10M"),
+    (100_000_000, "10M<n<100M"),
+    (1_000_000_000, "100M<n<1B"),
+    (10_000_000_000, "1B<n<10B"),
+    (100_000_000_000, "10B<n<100B"),
+    (1_000_000_000_000, "100B<n<1T"),
+)
+MOST_BYTES = 1_000_000
+"""Of a whole card; the Hub refuses much longer ones."""
+
+_SIZE_NAMES = {*(name for _, name in SIZES), "n>1T", "other"}
+_LICENCES = set(
+    ["apache-2.0", "mit", "openrail", "bigscience-openrail-m", "creativeml-openrail-m", "bigscience-bloom-rail-1.0", "bigcode-openrail-m", "afl-3.0", "artistic-2.0", "bsl-1.0", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "c-uda", "cc", "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cdla-sharing-1.0", "cdla-permissive-1.0", "cdla-permissive-2.0", "wtfpl", "ecl-2.0", "epl-1.0", "epl-2.0", "etalab-2.0", "eupl-1.1", "eupl-1.2", "agpl-3.0", "gfdl", "gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-2.1", "lgpl-3.0", "isc", "lppl-1.3c", "ms-pl", "mpl-2.0", "odc-by", "odbl", "openrail++", "osl-3.0", "postgresql", "ofl-1.1", "ncsa", "unlicense", "zlib", "pddl", "lgpl-lr", "deepfloyd-if-license", "llama2", "llama3", "gemma", "unknown", "other"]
+)
+_TASKS = set(
+    ["text-classification", "token-classification", "table-question-answering", "question-answering", "zero-shot-classification", "translation", "summarization", "feature-extraction", "text-generation", "fill-mask", "sentence-similarity", "text-to-speech", "text-to-audio", "automatic-speech-recognition", "audio-to-audio", "audio-classification", "audio-text-to-text", "voice-activity-detection", "depth-estimation", "image-classification", "object-detection", "image-segmentation", "text-to-image", "image-to-text", "image-to-image", "image-to-video", "unconditional-image-generation", "video-classification", "reinforcement-learning", "robotics", "tabular-classification", "tabular-regression", "tabular-to-text", "table-to-text", "multiple-choice", "text-ranking", "text-retrieval", "time-series-forecasting", "text-to-video", "image-text-to-text", "visual-question-answering", "document-question-answering", "visual-document-retrieval", "zero-shot-image-classification", "graph-ml", "mask-generation", "zero-shot-object-detection", "text-to-3d", "image-to-3d", "image-feature-extraction", "video-text-to-text", "keypoint-detection", "any-to-any", "video-to-video", "other"]
+)
+_SPLIT = re.compile(r"\w+(\.\w+)*")
+_FRONT = re.compile(r"\A(?:\ufeff)?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+
+
+def size_category(rows: int) -> str:
+    """The Hub's word for a number of rows."""
+    return next((name for limit, name in SIZES if rows < limit), "n>1T")
+
+
+def front_matter(card: str) -> tuple[str, str]:
+    """YAML text and body of a card; the first is empty where it has none."""
+    found = _FRONT.match(card)
+    return (found.group(1), card[found.end() :]) if found else ("", card)
+
+
+def card_problems(card: str) -> list[str]:
+    """What the Hub, or `datasets`, would refuse about a card; empty if nothing."""
+    if len(card.encode()) > MOST_BYTES:
+        return [f"the card has {len(card.encode()):,} bytes; more than {MOST_BYTES:,} are refused"]
+    text, _ = front_matter(card)
+    if not text:
+        return ["there is no metadata: a card begins with a YAML block between two lines of '---'"]
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        return [f"the metadata are not plain YAML: {' '.join(str(error).split())}"]
+    if not isinstance(data, dict):
+        return ["the metadata must be keys and values"]
+    return [*_words(data), *_configs(data.get("configs")), *_infos(data.get("dataset_info"))]
+
+
+def _words(data: dict[str, Any]) -> Iterator[str]:
+    for key, valid in (("license", _LICENCES), ("size_categories", _SIZE_NAMES), ("task_categories", _TASKS)):
+        for value in _listed(data.get(key)):
+            if value not in valid:
+                yield f"{key}: {value!r} is not one of the Hub's"
+    for key in ("tags", "language", "source_datasets"):
+        yield from (
+            f"{key}: {value!r} is not text" for value in _listed(data.get(key)) if not isinstance(value, str)
+        )
+    for value in _listed(data.get("language")):
+        if isinstance(value, str) and not re.fullmatch(
+            r"[a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual", value
+        ):
+            yield f"language: {value!r} is no ISO 639 code"
+    if not isinstance(data.get("pretty_name", ""), str):
+        yield f"pretty_name: {data['pretty_name']!r} is not text"
+
+
+def _configs(configs: Any) -> Iterator[str]:
+    if configs is None:
+        return
+    if not isinstance(configs, list) or not all(isinstance(one, dict) for one in configs):
+        yield "configs must be a list of keys and values"
+        return
+    names = Counter(str(one.get("config_name")) for one in configs)
+    yield from (f"configs: {name!r} is there {count} times" for name, count in names.items() if count > 1)
+    if sum(one.get("default") is True for one in configs) > 1:
+        yield "configs: more than one is the default"
+    for one in configs:
+        name = one.get("config_name")
+        if not isinstance(name, str):
+            yield f"configs: config_name {name!r} is not text"
+        data_files = one.get("data_files")
+        for entry in data_files if isinstance(data_files, list) else ():
+            if not isinstance(entry, dict):
+                continue
+            if not _SPLIT.fullmatch(str(entry.get("split"))):
+                yield f"configs: {entry.get('split')!r} of {name!r} is no name for a split"
+            if not _listed(entry.get("path")):
+                yield f"configs: split {entry.get('split')!r} of {name!r} has no path"
+
+
+def _infos(infos: Any) -> Iterator[str]:
+    from datasets import Features
+
+    if infos is None:
+        return
+    for info in [infos] if isinstance(infos, dict) else infos:
+        if not isinstance(info, dict):
+            yield "dataset_info must be keys and values, or a list of them"
+            continue
+        name = info.get("config_name", "default")
+        if info.get("features") is not None:
+            try:
+                Features._from_yaml_list(info["features"])
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                yield f"dataset_info: the features of {name!r} cannot be read ({error})"
+        for split in info.get("splits") or ():
+            if not isinstance(split.get("num_examples"), int):
+                yield f"dataset_info: num_examples of {name!r} is not a whole number"
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else value if isinstance(value, list) else [value]

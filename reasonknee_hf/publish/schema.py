@@ -1,0 +1,94 @@
+"""The columns of published files, and how a schema is written down so that every version of `datasets` reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from datasets import Features, Image, Value
+
+from reasonknee_hf.rows.features import VOLUME_COLUMNS, row_features
+from reasonknee_hf.volumes.feature import VolumeFeature
+
+SCAN_COLUMNS = ("scan_id", "patient_id", "visit", "study", "series", "knee_side")
+VOLUME_MODES = ("embed", "files", "reference", "none")
+
+
+def question_features(config: str, *, previews: bool = False, frames: bool = False) -> Features:
+    """Columns of the questions: those of the config without volumes, and derived pictures.
+
+    A box is a plain list here: older readers cannot hold a null in a list of fixed length.
+    """
+    features = {
+        name: kind for name, kind in row_features(config, masks=False).items() if name not in VOLUME_COLUMNS
+    }
+    features["bbox"] = [Value("int32")]
+    if previews:
+        features["preview"] = Image()
+    if frames:
+        features["frames"] = [Image()]
+    return Features(features)
+
+
+def record_features() -> Features:
+    """Columns of the records as they are published; what is not text is JSON."""
+    columns = ("scan_id", "image", "prompt", "cot", "answer", "final_diagnosis", "other")
+    return Features({name: Value("string") for name in columns})
+
+
+def crop_features() -> Features:
+    """Columns of the region crops: one row a question that has a box."""
+    box = [Value("int32")]
+    text = Value("string")
+    return Features({"id": text, "scan_id": text, "bbox": box, "crop_bbox": box, "crop": VolumeFeature()})
+
+
+def volume_features(mode: str, *, masks: bool = True) -> Features:
+    """Columns of the volumes, one row a scan: embedded, as names of files beside the table, or as URLs."""
+    text = Value("string")
+    features = {name: kind for name, kind in row_features("scans").items() if name in SCAN_COLUMNS}
+    columns = VOLUME_COLUMNS if masks else VOLUME_COLUMNS[:1]
+    for column in columns:
+        if mode == "embed":
+            features[column] = VolumeFeature()
+        else:
+            features[f"{column}_file" if mode == "files" else f"{column}_url"] = text
+    return Features(features)
+
+
+def plain_volumes(features: Features) -> Features:
+    """The same columns with volumes as the struct that they are stored as."""
+    struct = {"bytes": Value("binary"), "path": Value("string")}
+    return Features({name: struct if is_volume(kind) else kind for name, kind in features.items()})
+
+
+def has_volumes(features: Mapping[str, Any]) -> bool:
+    """Whether a column has the type `Nifti`, which `datasets` knows from 4.4 on."""
+    return any(is_volume(kind) for kind in features.values())
+
+
+def is_volume(feature: Any) -> bool:
+    """Whether a feature is one of volumes."""
+    return getattr(feature, "_type", None) == "Nifti"
+
+
+def arrow_schema(features: Features, provenance: Mapping[str, Any]) -> pa.Schema:
+    """The Arrow schema with the features in the metadata key that `datasets` reads, and where the data come from."""
+    told = {"info": {"features": {name: _portable(kind) for name, kind in features.to_dict().items()}}}
+    metadata = {"huggingface": json.dumps(told), "reasonknee": json.dumps(provenance, sort_keys=True)}
+    return pa.schema([(name, features.arrow_schema.field(name).type) for name in features]).with_metadata(
+        metadata
+    )
+
+
+def _portable(kind: Any) -> Any:
+    """A serialised feature in the words that all versions know: a list is a JSON array of one type, not `List`."""
+    if isinstance(kind, list):
+        return [_portable(kind[0])]
+    if not isinstance(kind, dict):
+        return kind
+    if kind.get("_type") in ("List", "Sequence") and kind.get("length", -1) == -1:
+        return [_portable(kind["feature"])]
+    return {name: _portable(value) for name, value in kind.items()}

@@ -1,0 +1,115 @@
+"""Which scans and rows of a release go into a derived version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.rows.moaks import CATEGORIES, QUESTIONS
+from reasonknee_hf.rows.scan import Scan
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A choice of scans and rows. What is not given does not restrict.
+
+    Args:
+        splits: Splits to write.
+        categories: Of the seven of ReasonKnee-Bench, by name.
+        structures: Anatomical structures, as in the column `structure`.
+        patients: Patient ids, as published.
+        visits: Visits, `00M` … `48M`.
+        grades: Keep rows with one of these grades: numbers for any attribute, or attribute → numbers, e.g.
+            `{"size": (2, 3)}`.
+        where: A function of a row that says whether to keep it. For executors of other processes it must be a
+            module-level function.
+        limit: Rows a split (scans a split where the config has no questions), the first ones that the rest keeps.
+    """
+
+    splits: Sequence[str] | str | None = None
+    categories: Sequence[str] | str | None = None
+    structures: Sequence[str] | str | None = None
+    patients: Sequence[str] | str | None = None
+    visits: Sequence[str] | str | None = None
+    grades: Sequence[int] | int | Mapping[str, Collection[int]] | None = None
+    where: Callable[[Row], bool] | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("splits", "categories", "structures", "patients", "visits"):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(map(str, given)))
+        if isinstance(self.grades, int):
+            object.__setattr__(self, "grades", (self.grades,))
+        elif isinstance(self.grades, Mapping):
+            per_attribute = {
+                name: (wanted,) if isinstance(wanted, int) else tuple(wanted)
+                for name, wanted in self.grades.items()
+            }
+            object.__setattr__(self, "grades", per_attribute)
+        elif self.grades is not None:
+            object.__setattr__(self, "grades", tuple(self.grades))
+        _check("category", self.categories, CATEGORIES)
+        _check("structure", self.structures, list(dict.fromkeys(q.structure for q in QUESTIONS.values())))
+        if isinstance(self.grades, Mapping):
+            _check("attribute", tuple(self.grades), list(_ATTRIBUTES))
+        if self.limit is not None and self.limit < 1:
+            raise OptionError(f"limit={self.limit} keeps nothing; give a number of rows of at least 1.")
+
+    def keeps_scan(self, scan: Scan) -> bool:
+        """Whether the scan may contribute rows."""
+        return (self.patients is None or scan.patient_id in self.patients) and (
+            self.visits is None or scan.visit in self.visits
+        )
+
+    def keeps_row(self, row: Row) -> bool:
+        """Whether a row of a scan that may contribute, its category given by name, is chosen."""
+        for column, wanted in (("category", self.categories), ("structure", self.structures)):
+            if wanted is not None and row[column] not in wanted:
+                return False
+        if self.grades is not None and not _has_grade(row["grades"] or (), self.grades):
+            return False
+        return self.where is None or bool(self.where(row))
+
+    @property
+    def by_question(self) -> bool:
+        """Whether rows are chosen by more than the scan they belong to."""
+        return any((self.categories, self.structures, self.grades is not None, self.where))
+
+    def describe(self) -> dict[str, Any]:
+        """The restrictions as plain JSON values; a Python filter by its name and a hash of its code."""
+        told: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None:
+                continue
+            told[field.name] = _describe_filter(value) if field.name == "where" else value
+        return dict(json.loads(json.dumps(told)))
+
+
+def _has_grade(grades: Sequence[Mapping[str, Any]], wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return any(one["grade"] in wanted.get(one["attribute"], ()) for one in grades)
+    return any(one["grade"] in wanted for one in grades)
+
+
+_ATTRIBUTES = dict.fromkeys(a.name for question in QUESTIONS.values() for a in question.attributes)
+
+
+def _check(what: str, given: Sequence[str] | str | None, valid: Sequence[str]) -> None:
+    unknown = [value for value in given or () if value not in valid]
+    if unknown:
+        raise OptionError(f"Unknown {what} {unknown[0]!r}. Valid: {', '.join(valid)}.")
+
+
+def _describe_filter(function: Callable[[Row], bool]) -> str:
+    from datasets.fingerprint import Hasher
+
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '')}.{name}#{Hasher.hash(function)}"

@@ -1,0 +1,72 @@
+"""Which files of a repository nobody needs after a push."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import yaml
+
+from reasonknee_hf.publish.convert import Conversion
+from reasonknee_hf.publish.rules import front_matter
+
+_SHARD = re.compile(r"[^/]+/[^/]+-\d{5}-of-\d{5}-[0-9a-f]{8}-\d{3}\.parquet")
+
+
+def stale_files(
+    names: Iterable[str], old: str, new: str, conversion: Conversion, deleted: Sequence[str] = ()
+) -> list[str]:
+    """Files of the configs that were written anew, or are to be deleted, which no config of the new card names.
+
+    Args:
+        names: Files of the repository.
+        old, new: The card before and after.
+        conversion: What was written.
+        deleted: Configs that are to go.
+    """
+    job = conversion.job
+    mine = {job.name, job.volumes_name, job.crops_name}
+    before, after = patterns(old), patterns(new)
+    replaced = [one for name in (*mine, *deleted) for one in before.get(name, ())]
+    kept = [one for listed in after.values() for one in listed]
+    written = set(conversion.files)
+    beside = tuple(f"{job.volumes_name}/{folder}/" for folder in ("images", "masks"))
+    stale = []
+    for name in sorted(names):
+        left_over = _SHARD.fullmatch(name) is not None and name.split("/")[0] in mine
+        loose = name.startswith(beside) and job.volumes != "files"
+        if name in written or any(matches(name, one) for one in kept):
+            continue
+        if left_over or loose or any(matches(name, one) for one in replaced):
+            stale.append(name)
+    return stale
+
+
+def patterns(card: str) -> dict[str, list[str]]:
+    """Config → globs of its files, as a card gives them."""
+    data: Any = yaml.safe_load(front_matter(card)[0]) or {}
+    found: dict[str, list[str]] = {}
+    for one in data.get("configs") or ():
+        entries = one.get("data_files")
+        entries = entries if isinstance(entries, list) else [entries] if entries else []
+        for entry in entries:
+            paths = entry.get("path") if isinstance(entry, dict) else entry
+            base = str(one.get("data_dir") or "").strip("/")
+            for path in paths if isinstance(paths, list) else [paths]:
+                found.setdefault(str(one.get("config_name")), []).append(
+                    f"{base}/{path}" if base else str(path)
+                )
+        if not entries and one.get("data_dir"):
+            found.setdefault(str(one.get("config_name")), []).append(f"{one['data_dir'].strip('/')}/**")
+    return found
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a path fits a glob of a card; `*` stops at slashes, `**` does not."""
+    if pattern.endswith("/**"):
+        return name.startswith(pattern[:-2])
+    if "**" in pattern:
+        return fnmatchcase(name, pattern)
+    return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern.removeprefix("./"))

@@ -1,0 +1,141 @@
+"""Shard tasks: independent, picklable, each makes the files of one share of a split. And how they are run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Features
+
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.publish import derived, schema, volumes
+from reasonknee_hf.publish.job import Job
+from reasonknee_hf.publish.parquet import write_parts
+from reasonknee_hf.publish.rows import question_rows
+
+logger = logging.getLogger(__name__)
+
+QUESTIONS, VOLUMES, CROPS = "questions", "volumes", "crops"
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One share of one split.
+
+    Args:
+        job: The conversion.
+        kind: `questions`, `volumes` or `crops`.
+        split: The split.
+        index: Which share, from 0.
+        count: Of how many.
+        scan_ids: The scans of a share of volumes, in order.
+    """
+
+    job: Job
+    kind: str
+    split: str
+    index: int
+    count: int
+    scan_ids: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> str:
+        """Config that the files belong to; also the name of their folder."""
+        names = {QUESTIONS: self.job.name, VOLUMES: self.job.volumes_name, CROPS: self.job.crops_name}
+        return names[self.kind]
+
+    @property
+    def stem(self) -> str:
+        """Path of the files below the root, without part number and ending."""
+        fingerprint = self.job.fingerprint(self.kind)
+        return f"{self.config}/{self.split}-{self.index:05d}-of-{self.count:05d}-{fingerprint}"
+
+    @property
+    def pattern(self) -> str:
+        """Glob of the files of all shares of this split."""
+        return f"{self.config}/{self.split}-*-of-{self.count:05d}-{self.job.fingerprint(self.kind)}-*.parquet"
+
+    @property
+    def features(self) -> Features:
+        """Columns of the files."""
+        if self.kind == CROPS:
+            return schema.crop_features()
+        if self.kind == VOLUMES:
+            return schema.volume_features(self.job.volumes, masks=self.job.masks)
+        if self.job.config == "records":
+            return schema.record_features()
+        extra = self.job.derived
+        return schema.question_features(self.job.config, previews=extra.previews, frames=extra.frames > 0)
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """The encoded rows."""
+        if self.kind == VOLUMES:
+            return volumes.volume_rows(self.job, self.split, self.scan_ids)
+        rows = question_rows(self.job, self.split, self.index, self.count)
+        if self.kind == CROPS:
+            return derived.crop_rows(rows, self.job)
+        return derived.with_pictures(rows, self.job)
+
+
+def run_task(task: ShardTask) -> list[str]:
+    """Makes the files of a task and returns their paths below the root.
+
+    Raises:
+        PublishError: The disk is full, or what was read back differs from what was written.
+    """
+    out = task.job.out
+    provenance = {**task.job.provenance(), "split": task.split}
+    paths = write_parts(task.rows(), task.features, out / task.stem, task.job.limits, provenance)
+    if task.kind == VOLUMES and task.job.volumes == "embed" and task.scan_ids:
+        volumes.compare_first(paths[0], task.job, task.split)
+    return [path.relative_to(out).as_posix() for path in paths]
+
+
+def run_tasks(tasks: Sequence[ShardTask], executor: Executor | None = None) -> Iterator[list[str]]:
+    """Runs tasks and yields the files of each as they finish: here one by one, or on any `Executor`.
+
+    An error of one task cancels those that have not begun; files that are finished stay.
+    """
+    if executor is None:
+        yield from map(run_task, tasks)
+        return
+    if tasks:
+        _check_picklable(tasks[0])
+    futures: list[Future[list[str]]] = [executor.submit(run_task, task) for task in tasks]
+    try:
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def finished(tasks: Sequence[ShardTask], names: set[str]) -> dict[str, list[str]]:
+    """Stem → files of the tasks whose files are all among `names`: the first part gets its name last."""
+    by_stem: dict[str, list[str]] = {}
+    for name in sorted(names):
+        stem, _, number = name.removesuffix(".parquet").rpartition("-")
+        if number.isdigit():
+            by_stem.setdefault(stem, []).append(name)
+    return {task.stem: by_stem[task.stem] for task in tasks if f"{task.stem}-000.parquet" in names}
+
+
+def folder_names(out: Path) -> set[str]:
+    """Finished files below a folder."""
+    return {path.relative_to(out).as_posix() for path in out.glob("*/*.parquet")}
+
+
+def _check_picklable(task: ShardTask) -> None:
+    try:
+        from pickle import PicklingError, dumps
+
+        dumps(task)
+    except (PicklingError, AttributeError, TypeError) as error:
+        raise OptionError(
+            f"The filter given as where= cannot travel to another process ({error}). Write it as a function of a module, "
+            "not as a lambda or inside another function."
+        ) from None
