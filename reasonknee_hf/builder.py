@@ -15,12 +15,16 @@ import datasets
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.opening import open_release
 from reasonknee_hf.release import Release
-from reasonknee_hf.release.quintuples import RowOptions, generate_rows, shard_names
+from reasonknee_hf.release.joining import RowOptions
+from reasonknee_hf.release.quintuples import Place, Quintuples
 from reasonknee_hf.rows.features import row_features
+from reasonknee_hf.stream import RowsIterable
 from reasonknee_hf.version import __version__
 
 ANNOTATIONS = ("all", "balanced")
 ON_ERROR = ("raise", "skip", "null")
+EQUAL_STEPS = ("drop", "pad")
+STREAM_ONLY = ("shuffle", "equal_steps", "start")
 
 
 @dataclass
@@ -38,6 +42,13 @@ class ReasonKneeConfig(datasets.BuilderConfig):
             (counted, listed at the end) or `"null"` (row kept, column null). With `"raise"` an absent volume fails when
             it is touched.
         high_fidelity: Scan ids, or a CSV of them, for the config `high_fidelity`.
+        shuffle: Seed of our shuffle: scans are permuted, and rows mixed inside windows of a few scans, so that each
+            volume is decoded once. A pure function of (seed, epoch). Streaming only.
+        window: Number of scans in a window of the shuffle.
+        num_shards: What workers and ranks divide among themselves; 24 to 192 by default, by the number of scans.
+        equal_steps: `"drop"` or `"pad"`: every shard gives the same number of rows, so that ranks take equal steps; the
+            rest is dropped, or rows of the same shard are repeated. How many is logged. Streaming only.
+        start: Number of the first row, found in the row index. Streaming only.
         identity: Set by the builder: what the source was resolved to. It keeps caches of different commits apart.
     """
 
@@ -49,6 +60,11 @@ class ReasonKneeConfig(datasets.BuilderConfig):
     annotations: str = "all"
     on_error: str = "raise"
     high_fidelity: str | Sequence[str] | None = None
+    shuffle: int | None = None
+    window: int = 4
+    num_shards: int | None = None
+    equal_steps: str | None = None
+    start: int | None = None
     identity: str | None = None
 
 
@@ -84,6 +100,13 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             _check_choice("option", option, OPTIONS)
         _check_choice("annotations", options.get("annotations", "all"), ANNOTATIONS)
         _check_choice("on_error", options.get("on_error", "raise"), ON_ERROR)
+        _check_choice("equal_steps", options.get("equal_steps", "drop"), EQUAL_STEPS)
+        for option, least in (("window", 1), ("num_shards", 1), ("shuffle", 0), ("start", 0)):
+            value = options.get(option, least)
+            if not isinstance(value, int) or value < least:
+                raise OptionError(f"{option}={value!r}: a whole number of at least {least} is needed.")
+        if name == "bench" and options.get("equal_steps") == "pad":
+            raise OptionError("equal_steps='pad' repeats rows, which would count twice: it is not for the config bench.")
         release = open_release(
             options.get("source"),
             options.get("revision"),
@@ -125,24 +148,36 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             return tuple(s for s in annotated if any(scan.scan_id in chosen for scan in release.scans(s)))
         return annotated
 
-    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
-        options = RowOptions(self.config.name, self.config.masks, self.config.annotations, self.config.on_error)
-        return [
-            datasets.SplitGenerator(
-                name=split,
-                gen_kwargs={"split": split, "options": options, "shards": shard_names(self.release, split)},
-            )
-            for split in self._splits()
-        ]
+    def _rows(self, split: str) -> Quintuples:
+        names = (field.name for field in fields(RowOptions) if field.name != "config")
+        options = RowOptions(self.config.name, **{name: getattr(self.config, name) for name in names})
+        return Quintuples(self.release, split, options)
 
-    def _generate_examples(
-        self, split: str, options: RowOptions, shards: list[str]
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield from generate_rows(self.release, split, options, shards)
+    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
+        generators = []
+        for split in self._splits():
+            rows = self._rows(split)
+            generators.append(datasets.SplitGenerator(split, {"rows": rows, "shards": rows.shards()}))
+        return generators
+
+    def _generate_examples(self, rows: Quintuples, shards: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for _, key, row in rows.read(shards):
+            yield key, row
+
+    def _get_examples_iterable_for_split(self, split_generator: datasets.SplitGenerator) -> RowsIterable:
+        rows: Quintuples = split_generator.gen_kwargs["rows"]
+        start = rows.place_of(self.config.start) if self.config.start else Place()
+        return RowsIterable(rows, split_generator.gen_kwargs["shards"], start=start)
 
     def as_streaming_dataset(self, split: Any = None, base_path: str | None = None) -> Any:
         self._check_split(split)
         return super().as_streaming_dataset(split=split, base_path=base_path)
+
+    def download_and_prepare(self, *args: Any, **kwargs: Any) -> None:
+        given = [name for name in STREAM_ONLY if getattr(self.config, name) is not None]
+        if given:
+            raise OptionError(f"{', '.join(given)} order a stream: pass streaming=True, or shuffle the prepared dataset.")
+        super().download_and_prepare(*args, **kwargs)
 
     def as_dataset(self, split: Any = None, **kwargs: Any) -> Any:
         self._check_split(split)

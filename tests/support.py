@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from bigjson import RECORDS_PER_SCAN, write_big_json
+
 
 def in_fresh_process(code: str, cwd: Path, *arguments: str, **env: str) -> str:
     """Runs `code` in a new interpreter and returns what it printed."""
@@ -31,3 +33,20 @@ def plain(row: dict) -> dict:
 def files_below(root: Path) -> dict[str, bytes]:
     """Content of every file by its path below `root`."""
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def text_release(root: Path, scans: int, records: int | None = None) -> Path:
+    """A release of tables and a train array only: no volume, no mask. The last scan may have fewer records."""
+    table = ["patient_id,time,study_folder,series_folder,knee_side,path,image_filepath,label_filepath"]
+    for number in range(scans):
+        patient, series, side = 9000001 + number, 10300001 + number, 1 + number % 2
+        image = f"../data/images/{patient}/00M/20041222_{series}_{side}.nii.gz"
+        table.append(f"{patient},00M,20041222,{series},{side},-,{image},../data/masks/knee_{number:03}.nii.gz")
+    for folder in ("split_files", "generate_data"):
+        (root / "data" / folder).mkdir(parents=True)
+    (root / "data/split_files/train_split.csv").write_text("\n".join(table) + "\n")
+    write_big_json(
+        root / "data/generate_data/train.json",
+        records=scans * RECORDS_PER_SCAN if records is None else records,
+    )
+    return root

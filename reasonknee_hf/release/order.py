@@ -6,8 +6,6 @@ volume once. A plain buffer of shuffled rows decodes 0.9 volumes a row instead o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -36,19 +34,3 @@ def permutation(count: int, *key: int) -> npt.NDArray[np.int64]:
         state = _mix(state + np.uint64((part * 2 + 1) * _GOLDEN & _MASK))
     ranks = _mix(state + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
     return np.argsort(ranks, kind="stable")
-
-
-def share(count: int, index: int, parts: int) -> range:
-    """The `index`-th of `parts` nearly equal, contiguous shares of `range(count)`."""
-    return range(count * index // parts, count * (index + 1) // parts)
-
-
-def mixed_rows(rows_per_scan: Sequence[int], *key: int) -> list[tuple[int, int]]:
-    """All (scan, row) pairs of one window in mixed order.
-
-    Args:
-        rows_per_scan: Number of rows of each scan of the window.
-        key: As for [`permutation`].
-    """
-    pairs = [(scan, row) for scan, rows in enumerate(rows_per_scan) for row in range(rows)]
-    return [pairs[position] for position in permutation(len(pairs), *key)]

@@ -1,126 +1,239 @@
-"""From records to rows: joins them with their scans, and applies `on_error`."""
+"""The rows of one split, in published order or in our shuffle, from any place on."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any
 
-from reasonknee_hf.errors import RecordError
+import numpy as np
+import numpy.typing as npt
+
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.release.indexing import row_index
+from reasonknee_hf.release.joining import Joiner, RowOptions
+from reasonknee_hf.release.order import permutation
 from reasonknee_hf.release.release import Release
-from reasonknee_hf.release.shards import joined, read_records, shard_count, share
-from reasonknee_hf.rows.features import ANSWER_COLUMNS
+from reasonknee_hf.release.shards import read_records, scan_reader, shard_count, share
+from reasonknee_hf.rows.index import RowIndex
 from reasonknee_hf.rows.json_array import RawRecord
-from reasonknee_hf.rows.record import Problem, scan_columns, to_row
-from reasonknee_hf.rows.scan import Scan, scan_from_image_path
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RowOptions:
-    """What the rows of a config are made of; the fields are options of `load_dataset`."""
+class Place:
+    """Where an iteration stands.
 
-    config: str
-    masks: bool = True
-    annotations: str = "all"
-    on_error: str = "raise"
-
-
-class _Skipped(Exception):
-    """Raised inside this module for a row that `on_error="skip"` leaves out."""
-
-
-def shard_names(release: Release, split: str) -> list[str]:
-    """`"0/24"`, `"1/24"`, …: the shards of a split, which workers and ranks divide among themselves."""
-    count = shard_count(len(release.scans(split)))
-    return [f"{index}/{count}" for index in range(count)]
-
-
-def generate_rows(
-    release: Release, split: str, options: RowOptions, shards: Sequence[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Keys and rows of some shards, scan by scan in published order.
-
-    Raises:
-        RecordError: With `on_error="raise"`, a record that does not fit; the message names row, file and offset.
-        AnnotationError: The file is not the JSON it should be, whatever `on_error` says.
+    Args:
+        shard: Number of the shard, among those that are iterated over.
+        row: How many of its records have been passed.
+        offset: In published order, the byte behind the last of them; 0 before the first.
+        image: The volume that the last of them names.
     """
-    # The rows of a scan come together, so a few scans are all that is worth remembering.
-    volumes = lru_cache(maxsize=8)(partial(_volumes, release, options))
-    numbers = [tuple(int(part) for part in shard.split("/")) for shard in shards]
-    if options.config == "scans":
-        scans = release.scans(split)
-        for low, high in (share(len(scans), index, count) for index, count in numbers):
-            for scan in scans[low:high]:
-                try:
-                    image, mask = volumes(scan)
-                    yield scan.scan_id, _without_hidden(scan_columns(scan, image, mask), options)
-                except _Skipped as reason:
-                    logger.warning("scan %s is left out: %s", scan.scan_id, reason)
-        return
-    path = release.annotation_path(split, options.annotations)
-    chosen = release.high_fidelity_ids if options.config == "high_fidelity" else None
-    size = release.tree.size(path)
-    for low, high in joined([share(size, index, count) for index, count in numbers]):
-        for record in read_records(release.tree, path, low, high):
-            scan = release.scan_of(record.value.get("image"), split)
-            if chosen is not None and (scan is None or scan.scan_id not in chosen):
+
+    shard: int = 0
+    row: int = 0
+    offset: int = 0
+    image: str | None = None
+
+
+@dataclass
+class Quintuples:
+    """The rows of one split of a release. Cheap to make and to pickle; nothing is read before iteration.
+
+    Args:
+        release: Where the rows come from.
+        split: Which of its splits.
+        options: What rows are made of, and in which order.
+    """
+
+    release: Release
+    split: str
+    options: RowOptions
+    joiner: Joiner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.joiner = Joiner(self.release, self.split, self.options)
+
+    @property
+    def path(self) -> str:
+        """The annotation array of the split."""
+        return self.release.annotation_path(self.split, self.options.annotations)
+
+    @cached_property
+    def index(self) -> RowIndex:
+        """The row index; built if this machine does not have it."""
+        return row_index(self.release, self.path)
+
+    def shards(self) -> list[str]:
+        """`"0/24"`, `"1/24"`, …: what workers and ranks divide among themselves."""
+        scans = self.release.scans(self.split)
+        if self.options.config == "high_fidelity":
+            scans = [scan for scan in scans if scan.scan_id in self.release.high_fidelity_ids]
+        count = self.options.num_shards or shard_count(len(scans))
+        return [f"{number}/{count}" for number in range(count)]
+
+    def read(
+        self, shards: Sequence[str], epoch: int = 0, place: Place = Place()
+    ) -> Iterator[tuple[Place, str, dict[str, Any]]]:
+        """Rows from a place on, each with its key and the place behind it.
+
+        Args:
+            shards: Some of the names that [`Quintuples.shards`] gives, in any order.
+            epoch: Any number that tells this epoch's shuffle from others.
+            place: Where to begin; what an earlier iteration over the same shards gave.
+
+        Raises:
+            RecordError: With `on_error="raise"`, a record that does not fit; names row, file and offset.
+            AnnotationError: The file is not the JSON it should be, whatever `on_error` says.
+        """
+        numbers = [_numbers(shard) for shard in shards]
+        if self.options.config == "scans":
+            yield from self._scans(numbers, place)
+            return
+        read = self._in_order if self.options.is_published_order else partial(self._indexed, epoch)
+        for behind, record in read(numbers, place):
+            row = self.joiner.row(record)
+            if row is not None:
+                yield behind, str(record.offset), row
+
+    def place_of(self, start: int) -> Place:
+        """The place of row number `start` of the split, found in the row index.
+
+        Raises:
+            OptionError: The split has fewer rows.
+        """
+        shards = [_numbers(shard) for shard in self.shards()]
+        if self.options.config == "scans":
+            ends = [share(len(self.release.scans(self.split)), *shard)[1] for shard in shards]
+        else:
+            ends = list(accumulate(self.rows_per_shard()))
+        if not 0 <= start < ends[-1]:
+            raise OptionError(f"start={start} is not a row of {self.split}, which has {ends[-1]:,} rows.")
+        shard = bisect_right(ends, start)
+        passed = start - (ends[shard - 1] if shard else 0)
+        if not passed or not self.options.is_published_order:
+            return Place(shard, passed)
+        images = self._images_of(*shards[shard], 0)
+        last = int(np.concatenate([self.index.rows_of(image) for image in images])[passed - 1])
+        image = self.index.images[self.index.image_numbers[last]]
+        return Place(shard, passed, self.index.span(last)[1], image)
+
+    def rows_per_shard(self, epoch: int = 0) -> list[int]:
+        """How many rows each shard of the split gives."""
+        counts = self.index.counts()
+        shards = [_numbers(shard) for shard in self.shards()]
+        rows = [int(counts[self._images_of(*shard, epoch)].sum()) for shard in shards]
+        if self.options.equal_steps is None:
+            return rows
+        target = max(rows) if self.options.equal_steps == "pad" else min(rows)
+        if not min(rows):
+            raise OptionError(
+                f"equal_steps={self.options.equal_steps!r} is not possible: {rows.count(0)} of the {len(rows)} shards "
+                f"of {self.split} have no rows. Pass num_shards= with a number that ranks times workers divide and "
+                "that is not larger than the number of scans."
+            )
+        return [target] * len(rows)
+
+    # --- published order -----------------------------------------------------------------------------------------
+
+    def _scans(
+        self, shards: Sequence[tuple[int, int]], place: Place
+    ) -> Iterator[tuple[Place, str, dict[str, Any]]]:
+        scans = self.release.scans(self.split)
+        for shard in range(place.shard, len(shards)):
+            low, high = share(len(scans), *shards[shard])
+            for passed in range(place.row if shard == place.shard else 0, high - low):
+                scan = scans[low + passed]
+                row = self.joiner.scan_row(scan)
+                if row is not None:
+                    yield Place(shard, passed + 1), scan.scan_id, row
+
+    def _in_order(self, shards: Sequence[tuple[int, int]], place: Place) -> Iterator[tuple[Place, RawRecord]]:
+        """Records as they stand in the file. Shards that lie end to end there are read in one go."""
+        size = self.release.tree.size(self.path)
+        ranges = [share(size, *shard) for shard in shards]
+        shard, passed = place.shard, place.row
+        resume = (place.offset, place.image) if place.offset else None
+        while shard < len(ranges):
+            beyond = shard + 1
+            while beyond < len(ranges) and ranges[beyond][0] == ranges[beyond - 1][1]:
+                beyond += 1
+            low, high = ranges[shard][0], ranges[beyond - 1][1]
+            for head, record in read_records(self.release.tree, self.path, low, high, resume):
+                while head >= ranges[shard][1]:
+                    shard, passed = shard + 1, 0
+                if self.joiner.is_chosen(record.value.get("image")):
+                    passed += 1
+                    yield Place(shard, passed, record.offset + record.length, record.value.get("image")), record
+            shard, passed, resume = beyond, 0, None
+
+    # --- with the index ------------------------------------------------------------------------------------------
+
+    def _indexed(
+        self, epoch: int, shards: Sequence[tuple[int, int]], place: Place
+    ) -> Iterator[tuple[Place, RawRecord]]:
+        """Records in our shuffle, or an equal number of each shard, or both."""
+        target = self._equal_rows(epoch) if self.options.equal_steps else None
+        for shard in range(place.shard, len(shards)):
+            passed = place.row if shard == place.shard else 0
+            images = self._images_of(*shards[shard], epoch)
+            rows = int(self.index.counts()[images].sum())
+            while passed < (rows if target is None else target):
+                for record in self._from(images, shards[shard][0], epoch, passed % rows):
+                    passed += 1
+                    yield Place(shard, passed), record
+                    if passed == target:
+                        break
+
+    def _equal_rows(self, epoch: int) -> int:
+        """How many rows every shard gives; says what that costs."""
+        equal, all_rows = self.rows_per_shard(epoch), len(self.index)
+        change = sum(equal) - all_rows
+        what = f"{change:,} rows are repeated" if change > 0 else f"{-change:,} rows are dropped"
+        logger.warning("equal steps: %s of %s, which has %s rows", what, self.split, f"{all_rows:,}")
+        return equal[0]
+
+    def _from(
+        self, images: npt.NDArray[np.int64], shard: int, epoch: int, passed: int
+    ) -> Iterator[RawRecord]:
+        """Records of these images but for the first `passed`, a window of a few scans at a time."""
+        seed, window = self.options.shuffle, self.options.window
+        for start in range(0, len(images), window):
+            rows = [self.index.rows_of(int(image)) for image in images[start : start + window]]
+            pairs = [(scan, place) for scan, some in enumerate(rows) for place in range(len(some))]
+            if passed >= len(pairs):
+                passed -= len(pairs)
                 continue
-            try:
-                yield str(record.offset), _row(release, record, scan, split, path, options, volumes)
-            except _Skipped as reason:
-                logger.warning("record at byte %d of %s is left out: %s", record.offset, path, reason)
+            if seed is not None:
+                pairs = [pairs[position] for position in permutation(len(pairs), seed, epoch, shard, start)]
+            record = scan_reader(self.release.tree, self.path, self.index, rows)
+            yield from (record(scan, place) for scan, place in pairs[passed:])
+            passed = 0
+
+    def _images_of(self, number: int, count: int, epoch: int) -> npt.NDArray[np.int64]:
+        """Numbers, in the index, of the images of a shard, in the order of their rows."""
+        images, heads = self._chosen_images
+        if self.options.shuffle is not None:
+            low, high = share(len(images), number, count)
+            return images[permutation(len(images), self.options.shuffle, epoch)[low:high]]
+        low, high = share(self.index.size, number, count)
+        return images[(heads >= low) & (heads < high)]
+
+    @cached_property
+    def _chosen_images(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Numbers of the images whose rows the config has, and where the first record of each begins."""
+        chosen = [n for n, image in enumerate(self.index.images) if self.joiner.is_chosen(image)]
+        images = np.array(chosen, dtype=np.int64)
+        heads = [self.index.offsets[self.index.rows_of(number)[0]] for number in chosen]
+        return images, np.array(heads, dtype=np.int64)
 
 
-def _row(
-    release: Release,
-    record: RawRecord,
-    scan: Scan | None,
-    split: str,
-    path: str,
-    options: RowOptions,
-    volumes: Callable[[Scan], tuple[str | None, str | None]],
-) -> dict[str, Any]:
-    problems: list[Problem] = []
-    image = record.value.get("image")
-    if scan is None:
-        scan = scan_from_image_path(image, split) or Scan("", "", "", "", "right", "", None, split)
-        problems.append(Problem("image", f"{image!r} is the volume of no scan that the split {split} lists"))
-    row, found = to_row(record.value, scan, *volumes(scan))
-    problems += found
-    if problems and options.on_error != "null":
-        text = "; ".join(str(problem) for problem in problems)
-        if options.on_error == "skip":
-            raise _Skipped(text)
-        raise RecordError(
-            f"row {row['id']} ({path} of {release.tree.name}, record at byte {record.offset}): {text}. "
-            "Pass on_error='skip' or on_error='null' to go on without what does not fit."
-        )
-    return _without_hidden(row, options)
-
-
-def _volumes(release: Release, options: RowOptions, scan: Scan) -> tuple[str | None, str | None]:
-    """URLs of the scan's volume and mask, by `on_error` where one is absent."""
-    if options.on_error == "raise":
-        return release.image_url(scan), release.mask_url(scan) if options.masks else None
-    image = release.find_image(scan)
-    mask = release.find_mask(scan) if options.masks else None
-    if options.on_error == "skip":
-        if image is None:
-            raise _Skipped(f"its volume {scan.image_filepath} is neither in the release nor under images=")
-        if options.masks and mask is None:
-            raise _Skipped(f"its mask {scan.label_filepath} is not in the release")
-    return image, mask
-
-
-def _without_hidden(row: dict[str, Any], options: RowOptions) -> dict[str, Any]:
-    """`row` without the columns that its config does not have."""
-    if options.config == "bench":
-        for column in ANSWER_COLUMNS:
-            del row[column]
-    if not options.masks:
-        del row["mask"]
-    return row
+def _numbers(shard: str) -> tuple[int, int]:
+    number, _, count = shard.partition("/")
+    return int(number), int(count)

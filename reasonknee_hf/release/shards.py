@@ -8,22 +8,28 @@ two places are still read exactly once each, by two shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.rows.index import RowIndex
 from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share
 
 # Each divides evenly among the usual numbers of ranks and workers (1, 2, 3, 4, 6, 8, 12, 24, …).
 _COUNTS = (192, 96, 48, 24)
+_SCANS_PER_SHARD = 8  # two windows of the shuffle
 
 # A record is about 2 kB: this finds the one before a border, and the rest of a scan behind one, at the first try.
 _LOOK_BACK = 16 * 1024
 _LOOK_AHEAD = 192 * 1024
+_GAP = 4 * 1024
 
 
 def shard_count(scans: int) -> int:
-    """How many shards a split of so many scans has: 24 to 192, at most one a scan where there are enough scans."""
-    return next((count for count in _COUNTS if count <= scans), _COUNTS[-1])
+    """How many shards a split of so many scans has: 24 to 192."""
+    return next((count for count in _COUNTS if count * _SCANS_PER_SHARD <= scans), _COUNTS[-1])
 
 
 def share(size: int, index: int, count: int) -> tuple[int, int]:
@@ -31,49 +37,84 @@ def share(size: int, index: int, count: int) -> tuple[int, int]:
     return size * index // count, size * (index + 1) // count
 
 
-def joined(shards: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Half-open ranges, with those that lie end to end made one, so that one request reads them."""
-    low = high = None
-    for start, stop in shards:
-        if low is not None and start == high:
-            high = stop
-            continue
-        if low is not None and high is not None:
-            yield low, high
-        low, high = start, stop
-    if low is not None and high is not None:
-        yield low, high
-
-
-def read_records(tree: Tree, path: str, low: int, high: int) -> Iterator[RawRecord]:
+def read_records(
+    tree: Tree, path: str, low: int, high: int, resume: tuple[int, str | None] | None = None
+) -> Iterator[tuple[int, RawRecord]]:
     """The records of all scans whose first record begins in bytes `[low, high)` of an annotation array.
 
     Args:
         tree: Where the file lies.
         path: The file.
         low, high: Any byte offsets; shares that lie end to end give every record exactly once.
+        resume: To go on behind a record that was given: the byte behind it, and the volume that it names.
+
+    Yields:
+        Where the first record of the scan begins (at a resumed scan, `low`), and the record.
 
     Raises:
         AnnotationError: The file is not the JSON it should be.
     """
     size = tree.size(path)
-    run: object = None  # what the previous record says of its volume
-    owned = False
-    for record in _from_before(tree, path, low, high, size):
+    head, run, begun = low, None, False
+    if resume is None:
+        records = _from_before(tree, path, low, high, size)
+    else:
+        start, run = resume
+        begun = True
+        records = iter_share(_chunks(tree, path, start, high, size), name=path, start=start, stop=size)
+    for record in records:
         image = record.value.get("image")
-        if run is None or image != run:
+        if not begun or image != run:
             if record.offset >= high:
                 return
-            owned, run = record.offset >= low, image
-        if owned:
-            yield record
+            head, run, begun = record.offset, image, True
+        if head >= low:
+            yield head, record
+
+
+def scan_reader(
+    tree: Tree, path: str, index: RowIndex, rows: Sequence[npt.NDArray[np.int64]]
+) -> Callable[[int, int], RawRecord]:
+    """Reads the records of a few scans, by one request a scan, and gives a function that parses one of them.
+
+    Args:
+        tree, path: The annotation array.
+        index: Its index.
+        rows: Row numbers of each scan.
+
+    Returns:
+        `record(scan, place)`: the record at `rows[scan][place]`.
+    """
+    spans: list[tuple[int, int]] = []
+    where: list[list[tuple[int, int]]] = []  # per row: which span, and where in it
+    for some in rows:
+        places = []
+        for row in some:
+            start, stop = index.span(int(row))
+            # Records of one scan lie together; where they do not, each stretch is a request of its own.
+            if not places or not 0 <= start - spans[-1][1] <= _GAP:
+                spans.append((start, stop))
+            spans[-1] = (spans[-1][0], stop)
+            places.append((len(spans) - 1, start - spans[-1][0]))
+        where.append(places)
+    stretches = tree.ranges(path, spans)
+
+    def record(scan: int, place: int) -> RawRecord:
+        stretch, at = where[scan][place]
+        row = int(rows[scan][place])
+        start, stop = index.span(row)
+        data = stretches[stretch][at : at + stop - start]
+        return next(iter_records([data], name=path, start=start, index=row))
+
+    return record
 
 
 def _from_before(tree: Tree, path: str, low: int, high: int, size: int) -> Iterator[RawRecord]:
     """Records from one that begins before `low` on, or from the first one of the file."""
     back = _LOOK_BACK
     while low > back:
-        records = iter_share(_chunks(tree, path, low - back, high, size), name=path, start=low - back, stop=size)
+        start = low - back
+        records = iter_share(_chunks(tree, path, start, high, size), name=path, start=start, stop=size)
         first = next(records, None)
         if first is not None and first.offset < low:
             yield first

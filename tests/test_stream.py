@@ -1,0 +1,209 @@
+"""Order, shards and resume of streamed rows."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from itertools import islice
+
+import pytest
+from datasets.distributed import split_dataset_by_node
+from support import text_release
+
+import reasonknee_hf
+from reasonknee_hf.errors import OptionError, StateError
+
+pytestmark = pytest.mark.floor
+
+SCANS = 50
+ROWS = 62 * SCANS - 25  # the last scan has fewer records than the others
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    return str(text_release(tmp_path_factory.mktemp("text") / "release", SCANS, ROWS))
+
+
+def stream(release, **options):
+    return reasonknee_hf.load_dataset("full", split="train", streaming=True, source=release, masks=False, **options)
+
+
+def ids(rows):
+    return [row["id"] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def published(release):
+    return ids(stream(release))
+
+
+class TestShards:
+    def test_published_order(self, release, published):
+        records = json.loads((open(f"{release}/data/generate_data/train.json")).read())
+        assert len(published) == len(set(published)) == ROWS == len(records)
+        scans = [record["image"].split("/")[3] for record in records]
+        assert [row_id.split("_")[0] for row_id in published] == scans
+
+    @pytest.mark.parametrize("shuffle", [None, 7])
+    def test_each_shard_has_whole_scans_and_all_have_nearly_the_same(self, release, published, shuffle):
+        ds = stream(release, shuffle=shuffle)
+        shards = [ids(ds.shard(ds.num_shards, index)) for index in range(ds.num_shards)]
+        assert Counter(sum(shards, [])) == Counter(published)
+        owners = {}
+        for number, shard in enumerate(shards):
+            for row_id in shard:
+                assert owners.setdefault(row_id.split("_")[0], number) == number
+        assert {len(shard) // 62 for shard in shards} <= {SCANS // len(shards) + extra for extra in (-1, 0, 1)}
+
+    @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
+    @pytest.mark.parametrize("shuffle", [None, 3])
+    def test_ranks_divide_the_rows(self, release, published, world, shuffle):
+        ds = stream(release, shuffle=shuffle)
+        ranks = [ids(split_dataset_by_node(ds, rank=rank, world_size=world)) for rank in range(world)]
+        assert Counter(sum(ranks, [])) == Counter(published)
+        scans = [{row_id.split("_")[0] for row_id in rank} for rank in ranks]
+        assert sum(map(len, scans)) == SCANS  # no scan is touched by two ranks
+        assert min(map(len, scans)) >= SCANS // world - world
+
+    def test_num_shards_is_an_option(self, release, published):
+        ds = stream(release, num_shards=5)
+        assert ds.num_shards == 5
+        assert ids(ds) == published
+
+
+class TestOrder:
+    def test_a_shuffle_is_a_pure_function_of_seed_and_epoch(self, release, published):
+        orders = {}
+        for seed in (1, 2):
+            for epoch in (0, 1):
+                ds = stream(release, shuffle=seed)
+                ds.set_epoch(epoch)
+                orders[seed, epoch] = ids(ds)
+                again = stream(release, shuffle=seed)
+                again.set_epoch(epoch)
+                assert ids(again) == orders[seed, epoch]
+        assert all(Counter(order) == Counter(published) for order in orders.values())
+        assert len({tuple(order) for order in orders.values()} | {tuple(published)}) == 5
+
+    def test_rows_are_mixed_inside_windows_of_scans(self, release):
+        order = [row_id.split("_")[0] for row_id in ids(stream(release, shuffle=1, window=4, num_shards=3))]
+        last_seen = {scan: place for place, scan in enumerate(order)}
+        open_scans, most = set(), 0
+        for place, scan in enumerate(order):
+            open_scans.add(scan)
+            most = max(most, len(open_scans))
+            if last_seen[scan] == place:
+                open_scans.discard(scan)
+        assert most == 4
+        assert order[:62] != sorted(order[:62])
+
+    def test_start_seeks_to_a_row(self, release, published):
+        for start in (0, 1, 61, 62, 1000, ROWS - 1):
+            assert ids(islice(stream(release, start=start), 3)) == published[start : start + 3]
+        shuffled = ids(stream(release, shuffle=5))
+        assert ids(islice(stream(release, shuffle=5, start=1234), 100)) == shuffled[1234:1334]
+        with pytest.raises(OptionError, match="3,075"):
+            stream(release, start=ROWS)
+
+    @pytest.mark.parametrize("options", [{"window": 0}, {"num_shards": 0}, {"shuffle": -1}, {"equal_steps": "stop"}])
+    def test_values_that_make_no_sense(self, release, options):
+        with pytest.raises(OptionError, match=next(iter(options))):
+            stream(release, **options)
+
+    def test_orders_are_for_streams(self, release, tmp_path):
+        with pytest.raises(OptionError, match="streaming=True"):
+            reasonknee_hf.load_dataset("full", source=release, shuffle=1, cache_dir=str(tmp_path))
+
+
+class TestEqualSteps:
+    @pytest.mark.parametrize("shuffle", [None, 4])
+    @pytest.mark.parametrize("how", ["drop", "pad"])
+    def test_all_ranks_and_workers_get_the_same_number(self, release, published, how, shuffle):
+        ds = stream(release, equal_steps=how, shuffle=shuffle)
+        shards = [ids(ds.shard(ds.num_shards, index)) for index in range(ds.num_shards)]
+        assert len({len(shard) for shard in shards}) == 1
+        seen = Counter(sum(shards, []))
+        if how == "drop":
+            assert set(seen.values()) == {1}
+        else:
+            assert set(seen) == set(published)
+
+    def test_the_number_is_reported(self, release, caplog):
+        with caplog.at_level("WARNING", logger="reasonknee_hf"):
+            next(iter(stream(release, equal_steps="drop")))
+        assert any("dropped" in message and "3,075" in message for message in caplog.messages)
+
+    def test_evaluation_never_pads(self, sample_dir):
+        with pytest.raises(OptionError, match="bench"):
+            reasonknee_hf.load_dataset("bench", split="test", streaming=True, source=str(sample_dir), equal_steps="pad")
+
+    def test_more_shards_than_scans_is_refused(self, release):
+        with pytest.raises(OptionError, match="num_shards"):
+            list(stream(release, equal_steps="drop", num_shards=SCANS * 4))
+
+
+class TestResume:
+    @pytest.mark.parametrize("carry", [lambda s: s, lambda s: json.loads(json.dumps(s)), lambda s: pickle.loads(pickle.dumps(s))])
+    @pytest.mark.parametrize("options", [{}, {"shuffle": 9}, {"equal_steps": "pad"}, {"shuffle": 9, "equal_steps": "drop"}])
+    @pytest.mark.parametrize("epoch", [0, 2])
+    def test_the_next_row_comes_next_again_and_again(self, release, carry, options, epoch):
+        ds = stream(release, **options)
+        ds.set_epoch(epoch)
+        expected = ids(ds)
+        seen: list[str] = []
+        state = None
+        for stop in (1, 61, 1, 700, 1000):  # in the first scan, at a border, in the middle
+            ds = stream(release, **options)
+            ds.set_epoch(epoch)
+            if state is not None:
+                ds.load_state_dict(carry(state))
+            rows = iter(ds)
+            seen += ids(islice(rows, stop))
+            state = ds.state_dict()
+        assert seen == expected[: len(seen)]
+        assert len(pickle.dumps(state)) < 100_000
+        ds.load_state_dict(state)
+        assert seen + ids(ds) == expected
+
+    def test_a_finished_epoch_has_nothing_left(self, release):
+        ds = stream(release)
+        assert len(ids(ds)) == ROWS
+        state = ds.state_dict()
+        ds = stream(release)
+        ds.load_state_dict(state)
+        assert ids(ds) == []
+
+    @pytest.mark.parametrize(
+        ("other", "named"),
+        [({"shuffle": 1}, "shuffle"), ({"num_shards": 5}, "shards"), ({"on_error": "null"}, "on_error")],
+    )
+    def test_a_state_of_another_setup_is_refused_with_the_difference(self, release, other, named):
+        ds = stream(release)
+        next(iter(ds))
+        state = ds.state_dict()
+        changed = stream(release, **other)
+        changed.load_state_dict(state)
+        with pytest.raises(StateError, match=named):
+            next(iter(changed))
+
+    def test_a_state_of_another_release_is_refused(self, release, tmp_path):
+        ds = stream(release)
+        next(iter(ds))
+        other = stream(str(text_release(tmp_path / "other", SCANS, ROWS)))
+        other.load_state_dict(ds.state_dict())
+        with pytest.raises(StateError, match="source"):
+            next(iter(other))
+
+    def test_a_state_holds_through_map_and_filter(self, release):
+        def chain():
+            return stream(release, shuffle=2).map(lambda row: {"n": len(row["prompt"])}).filter(lambda row: row["n"] % 2)
+
+        ds = chain()
+        expected = ids(ds)
+        rows = iter(ds)
+        seen = ids(islice(rows, 100))
+        state = ds.state_dict()
+        ds = chain()
+        ds.load_state_dict(state)
+        assert seen + ids(ds) == expected
