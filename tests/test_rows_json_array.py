@@ -178,7 +178,7 @@ def read(content: bytes | str) -> list[Any]:
         ("[", "byte 1, record 0: the file ends before the record does"),
         ('[{"a": 1},]', "byte 9, record 1: a comma stands before the closing bracket"),
         ('[{"a": 1}, ]', "byte 9, record 1: a comma stands"),
-        ('[{"a": 1}', "byte 9, record 1: the file ends without the closing bracket"),
+        ('[{"a": 1}', "byte 9, record 1: the file is cut short: it ends without the closing"),
         ('[{"a": 1},', "record 1: the file ends before the record does"),
         ('[{"a": 1}, {"a":', "byte 11, record 1: the file ends before the record does"),
         ('[{"a": 1} {"a": 2}]', "byte 10, record 1: found b'{' where a comma"),

@@ -11,15 +11,14 @@ are.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from reasonknee_hf.errors import AnnotationError
-from reasonknee_hf.rows import json_text
+from reasonknee_hf.rows import json_parser, json_text
 
 RECORD_KEYS = ("image", "prompt")
 """Members that tell a record from any other object in the file."""
@@ -31,7 +30,7 @@ _LONGEST_RECORD = 1 << 26
 _LONGEST_TAIL = 1 << 20  # what may follow an array that lies under a key
 
 
-class RawRecord:
+class RawRecord(NamedTuple):
     """One record as it stands in the file.
 
     Attributes:
@@ -41,44 +40,48 @@ class RawRecord:
         length: Its length in bytes, up to and with its `}`.
     """
 
-    __slots__ = ("_piece", "_place", "index", "value")
-
-    def __init__(self, value: dict[str, Any], index: int, piece: _Piece, place: int) -> None:
-        self.value = value
-        self.index = index
-        self._piece = piece
-        self._place = place
+    value: dict[str, Any]
+    index: int  # type: ignore[assignment]  # tuples have a method of this name
+    piece: _Piece
+    place: int
 
     @property
     def offset(self) -> int:
-        return self._piece.spans()[self._place][0]
+        return self.piece.spans()[self.place][0]
 
     @property
     def length(self) -> int:
-        return self._piece.spans()[self._place][1]
+        start, end = self.piece.spans()[self.place]
+        return end - start
 
     def __repr__(self) -> str:
-        return (
-            f"RawRecord(offset={self.offset}, length={self.length}, index={self.index}, value={self.value!r})"
-        )
+        return f"RawRecord(offset={self.offset}, length={self.length}, index={self.index}, {self.value!r})"
+
+
+_new_record = partial(tuple.__new__, RawRecord)  # a third of the time of a call of the class
 
 
 class _Piece:
-    """Several records that were parsed together. Where each begins is worked out when it is asked for."""
+    """Records that were parsed together. Where each begins is worked out when it is asked for."""
 
-    __slots__ = ("_count", "_data", "_offset", "_spans")
+    __slots__ = ("_data", "_offset", "_spans", "count")
 
     def __init__(self, data: bytes, offset: int, count: int) -> None:
         self._data = data
         self._offset = offset
-        self._count = count
+        self.count = count
         self._spans: list[tuple[int, int]] | None = None
 
+    def records(self, values: list[dict[str, Any]], first: int) -> Iterator[RawRecord]:
+        return map(
+            _new_record, zip(values, itertools.count(first), itertools.repeat(self), range(self.count))
+        )
+
     def spans(self) -> list[tuple[int, int]]:
-        """Offset in the file and length of each record."""
+        """Where each record begins and ends in the file."""
         if self._spans is None:
-            spans = json_text.spans(self._data, self._count)
-            self._spans = [(self._offset + start, end - start) for start, end in spans]
+            at, spans = self._offset, json_text.spans(self._data, self.count)
+            self._spans = [(at + start, at + end) for start, end in spans]
             self._data = b""
         return self._spans
 
@@ -103,15 +106,7 @@ def iter_records(
         AnnotationError: The file is not such JSON, or is cut short. The message gives the file, the byte
             offset and the number of the record. Records before that place have been given.
     """
-    reader = _Reader(chunks, name, start, index)
-    if start:
-        if reader.peek() != b"{":
-            raise reader.error(
-                "no record begins here; the file is not the one that the offset was taken from"
-            )
-        yield from _records(reader, lines=None, wrapped=None)
-    else:
-        yield from _from_the_head(reader)
+    return _records(_Reader(chunks, name, start, index))
 
 
 def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> Iterator[RawRecord]:
@@ -141,117 +136,93 @@ def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> 
     reader = _Reader(chunks, name, start, 0)
     if start >= stop:
         return
-    if not start:
-        records = _from_the_head(reader)
-    elif reader.seek_record():
-        records = _records(reader, lines=None, wrapped=None)
-    else:
+    if start and not reader.seek_record():
         return
-    for record in records:
+    for record in _records(reader):
         # The reader is beyond all records it has parsed; the offset of each is only asked for near the end.
         if reader.offset > stop and record.offset >= stop and _is_record(record.value):
             return
         yield record
 
 
-def _from_the_head(reader: _Reader) -> Iterator[RawRecord]:
-    reader.skip_mark()
-    first = reader.peek()
-    wrapped = False
-    if first == b"{":
-        wrapped = reader.enter_object()
-        if not wrapped:
-            yield from _records(reader, lines=True, wrapped=False)
-            return
-    elif first != b"[":
-        raise reader.error(_wrong_beginning(reader.data[reader.pos :]))
-    reader.pos += 1
-    if reader.peek() == b"]":
-        reader.finish(wrapped)
-    else:
-        yield from _records(reader, lines=False, wrapped=wrapped)
-
-
-def _records(reader: _Reader, lines: bool | None, wrapped: bool | None) -> Iterator[RawRecord]:
-    """Records from where the reader stands; `lines` and `wrapped` are `None` where that is not known yet."""
-    while True:
-        if lines is not None:
-            yield from reader.pieces(lines)
+def _records(reader: _Reader) -> Iterator[RawRecord]:
+    """All records from where the reader stands."""
+    more = reader.enter()
+    while more:
+        for piece, values, first in reader.pieces():
+            yield from piece.records(values, first)
         yield reader.record()
-        following = reader.peek()
-        if lines is None:
-            lines = following not in (b",", b"]")
-        if lines:
-            if not following:
-                return
-        elif following == b"]":
-            reader.finish(wrapped)
-            return
-        elif following == b",":
-            reader.next_record()
-        elif not following:
-            raise reader.error("the file ends without the closing bracket of the array; it is cut short")
-        else:
-            raise reader.error(f"found {following!r} where a comma or the closing bracket should be")
+        more = reader.advance()
 
 
 class _Reader:
     """A window on the file: what has been read and not yet given away."""
 
     def __init__(self, chunks: Iterable[bytes], name: str, start: int, index: int) -> None:
-        self.data = b""
-        self.pos = 0
-        self._base = start  # offset in the file of data[0]
+        self._data = b""
+        self._pos = 0
+        self._base = start  # offset in the file of _data[0]
         self._chunks = _small(chunks)
         self._name = name
-        self._index = index
+        self._index = index  # of the next record
+        self._lines: bool | None = None  # one object after the other, without commas; None: not known yet
+        self._wrapped: bool | None = None  # the array is a member of an object; None: not known yet
         self._slow_until = 0  # up to this offset pieces did not parse
-        self._parse = _parser()
+        self._parse = json_parser.parser()
 
     @property
     def offset(self) -> int:
         """Offset in the file of the place where the reader stands."""
-        return self._base + self.pos
+        return self._base + self._pos
 
-    def error(self, what: str, offset: int | None = None) -> AnnotationError:
-        where = self.offset if offset is None else offset
-        return AnnotationError(f"{self._name}, byte {where}, record {self._index}: {what}.")
+    # --- records --------------------------------------------------------------------------------------------
 
-    def grow(self) -> bool:
-        """Reads on, at least as much as is kept, so that looking again stays cheap; `False` at the end."""
-        kept = self.data[self.pos :]
-        parts, wanted = [kept], max(len(kept), 1)
-        for chunk in self._chunks:
-            parts.append(chunk)
-            wanted -= len(chunk)
-            if wanted <= 0:
-                break
-        self.data = b"".join(parts)
-        self._base += self.pos
-        self.pos = 0
-        return len(self.data) > len(kept)
+    def enter(self) -> bool:
+        """Moves to the first record; `False` if the file has none."""
+        if self.offset:
+            if self._peek() != b"{":
+                raise self._error("no record begins here; the file is not the one the offset was taken from")
+            return True
+        while len(self._data) < 4 and self._grow():
+            pass
+        if self._data.startswith(b"\xef\xbb\xbf"):
+            self._pos = 3
+        first = self._peek()
+        if first == b"{":
+            array = self._find(partial(json_text.array_in_object, record_keys=_RECORD_KEYS))
+            self._wrapped = array is not None and array >= 0
+            self._lines = not self._wrapped
+            if array is None or array < 0:
+                return True
+            self._pos = array
+        elif first == b"[":
+            self._lines = self._wrapped = False
+        else:
+            raise self._error(_wrong_beginning(self._data[self._pos :]))
+        self._pos += 1
+        if self._peek() != b"]":
+            return True
+        self._finish()
+        return False
 
-    def peek(self) -> bytes:
-        """Moves to the next byte that is not blank, and gives it; `b""` at the end of the file."""
-        while True:
-            self.pos = json_text.blanks_end(self.data, self.pos)
-            if self.pos < len(self.data) or not self.grow():
-                return self.data[self.pos : self.pos + 1]
+    def pieces(self) -> Iterator[tuple[_Piece, list[dict[str, Any]], int]]:
+        """Records and the number of the first, as long as whole pieces of them parse.
 
-    def pieces(self, lines: bool) -> Iterator[RawRecord]:
-        """Records as long as whole pieces of them parse; the next one must be read by itself."""
-        cuts = json_text.line_end if lines else json_text.cuts
+        The record that the reader then stands at must be read by itself.
+        """
+        if self._lines is None:
+            return
+        cuts = json_text.line_end if self._lines else json_text.cuts
         while self.offset >= self._slow_until:
             end = None
-            for end, following in cuts(self.data, self.pos):
-                data = self.data[self.pos : end]
+            for end, following in cuts(self._data, self._pos):
+                data = self._data[self._pos : end]
                 values = self._parse(data)
-                if values and (len(values) == 1 or not lines) and set(map(type, values)) == {dict}:
-                    piece = _Piece(data, self.offset, len(values))
-                    first, self._index = self._index, self._index + len(values)
-                    self.pos = following
-                    for place, value in enumerate(values):
-                        yield RawRecord(value, first + place, piece, place)
+                if values and set(map(type, values)) == {dict} and (len(values) == 1 or not self._lines):
+                    piece, first = _Piece(data, self.offset, len(values)), self._index
+                    self._pos = following
+                    self._index += len(values)
+                    yield piece, values, first
                     break
             else:
                 if end is not None:
@@ -261,104 +232,128 @@ class _Reader:
 
     def record(self) -> RawRecord:
         """The one record that begins here, read exactly."""
-        if self.peek() != b"{":
-            found = self.data[self.pos : self.pos + 1]
-            raise self.error(
-                f"found {found!r} where a record, an object, should begin" if found else _CUT_SHORT
-            )
-        end = self._end(json_text.nested_end)
+        found = self._peek()
+        if found and found != b"{":
+            raise self._error(f"found {found!r} where a record, an object, should begin")
+        end = self._find(json_text.nested_end) if found else None
         if end is None:
-            raise self.error(_CUT_SHORT)
-        data = self.data[self.pos : end]
+            raise self._error("the file ends before the record does; it is cut short")
+        data = self._data[self._pos : end]
         try:
-            value = _loads(data)
+            value = json_parser.loads(data)
         except json.JSONDecodeError as error:
             place = self.offset + len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
-            raise self.error(f"not valid JSON: {error.msg}", place) from None
+            raise self._error(f"not valid JSON: {error.msg}", place) from None
         except (ValueError, RecursionError) as error:
-            raise self.error(f"not valid JSON: {error}") from None
+            raise self._error(f"not valid JSON: {error}") from None
         record = RawRecord(value, self._index, _Piece(data, self.offset, 1), 0)
         self._index += 1
-        self.pos = end
+        self._pos = end
         return record
 
-    def next_record(self) -> None:
-        """Moves from a comma to the record behind it."""
-        comma = self.offset
-        self.pos += 1
-        if self.peek() == b"]":
-            raise self.error("a comma stands before the closing bracket", comma)
-
-    def finish(self, wrapped: bool | None) -> None:
-        """Checks what follows the array, from its closing bracket on."""
-        self.pos += 1
-        following = self.peek()
-        if wrapped is None:
-            wrapped = following in (b",", b"}")
-        if not wrapped:
-            if following:
-                raise self.error(f"found {following!r} after the array; there should be nothing")
-            return
-        while len(self.data) - self.pos <= _LONGEST_TAIL and self.grow():
-            pass
-        try:
-            members = _loads(b'{"": 0' + self.data[self.pos :])
-        except ValueError as error:
-            raise self.error(f"what follows the array is not valid JSON: {error}") from None
-        if any(
-            isinstance(value, list) and value and isinstance(value[0], dict) for value in members.values()
-        ):
-            raise self.error("a second array of objects follows; which one holds the records is not clear")
-
-    def skip_mark(self) -> None:
-        """Steps over a byte-order mark."""
-        while len(self.data) < 4 and self.grow():
-            pass
-        if self.data.startswith(b"\xef\xbb\xbf"):
-            self.pos = 3
-
-    def enter_object(self) -> bool:
-        """Moves to the bracket of the array in the object that begins here; `False` if it is a record."""
-        place = self._end(partial(json_text.array_in_object, record_keys=_RECORD_KEYS))
-        if place is None or place < 0:
+    def advance(self) -> bool:
+        """Moves from the end of a record to the next one; `False` if there is none."""
+        following = self._peek()
+        if self._lines is None:
+            self._lines = following not in (b",", b"]")
+        if self._lines:
+            return following != b""
+        if following == b"]":
+            self._finish()
             return False
-        self.pos = place
+        if following != b",":
+            what = (
+                f"found {following!r} where a comma or"
+                if following
+                else "the file is cut short: it ends without"
+            )
+            raise self._error(f"{what} the closing bracket of the array")
+        comma = self.offset
+        self._pos += 1
+        if self._peek() == b"]":
+            raise self._error("a comma stands before the closing bracket", comma)
         return True
 
     def seek_record(self) -> bool:
         """Moves to the next true record, from anywhere; `False` if there is none. See [`iter_share`]."""
         while True:
-            self.pos = self.data.find(b"{", self.pos)
-            if self.pos < 0:
-                self.pos = len(self.data)
-                if not self.grow():
+            self._pos = self._data.find(b"{", self._pos)
+            if self._pos < 0:
+                self._pos = len(self._data)
+                if not self._grow():
                     return False
                 continue
             try:
-                if self._end(json_text.first_value):
-                    end = self._end(json_text.nested_end)
-                    if end is not None and _is_record(_loads(self.data[self.pos : end])):
+                if self._find(json_text.first_value):
+                    end = self._find(json_text.nested_end)
+                    if end is not None and _is_record(json_parser.loads(self._data[self._pos : end])):
                         return True
             except (AnnotationError, ValueError, RecursionError):
                 pass  # not a record: the brace stands inside a string
-            self.pos += 1
+            self._pos += 1
 
-    def _end(self, find: Callable[[bytes, int], int | None]) -> int | None:
+    def _finish(self) -> None:
+        """Checks what follows the array, from its closing bracket on."""
+        self._pos += 1
+        following = self._peek()
+        if self._wrapped is None:
+            self._wrapped = following in (b",", b"}")
+        if not self._wrapped:
+            if following:
+                raise self._error(f"found {following!r} after the array; there should be nothing")
+            return
+        while len(self._data) - self._pos <= _LONGEST_TAIL and self._grow():
+            pass
+        try:
+            members = json_parser.loads(b'{"": 0' + self._data[self._pos :])
+        except ValueError as error:
+            raise self._error(f"what follows the array is not valid JSON: {error}") from None
+        for value in members.values():
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                raise self._error(
+                    "a second array of objects follows; it is not clear which holds the records"
+                )
+
+    # --- bytes ----------------------------------------------------------------------------------------------
+
+    def _error(self, what: str, offset: int | None = None) -> AnnotationError:
+        where = self.offset if offset is None else offset
+        return AnnotationError(f"{self._name}, byte {where}, record {self._index}: {what}.")
+
+    def _peek(self) -> bytes:
+        """Moves to the next byte that is not blank, and gives it; `b""` at the end of the file."""
+        while True:
+            self._pos = json_text.blanks_end(self._data, self._pos)
+            if self._pos < len(self._data) or not self._grow():
+                return self._data[self._pos : self._pos + 1]
+
+    def _find(self, find: Callable[[bytes, int], int | None]) -> int | None:
         """What `find` gives once enough of the file has been read; `None` if there is not enough of it."""
-        while (end := find(self.data, self.pos)) is None:
+        while (place := find(self._data, self._pos)) is None:
             if not self._grow_record():
                 return None
-        return end
+        return place
 
     def _grow_record(self) -> bool:
-        if len(self.data) - self.pos > _LONGEST_RECORD:
-            raise self.error(
+        if len(self._data) - self._pos > _LONGEST_RECORD:
+            raise self._error(
                 f"no record ends within {_LONGEST_RECORD >> 20} MiB from here; the JSON is broken"
             )
-        return self.grow()
+        return self._grow()
 
-
-_CUT_SHORT = "the file ends before the record does; it is cut short"
+    def _grow(self) -> bool:
+        """Reads on, at least as much as is kept, so that looking again stays cheap; `False` at the end."""
+        kept = self._data[self._pos :]
+        parts, wanted = [kept], max(len(kept), 1)
+        for chunk in self._chunks:
+            parts.append(chunk)
+            wanted -= len(chunk)
+            if wanted <= 0:
+                break
+        self._data = b"".join(parts)
+        self._base += self._pos
+        self._pos = 0
+        return len(self._data) > len(kept)
 
 
 def _small(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -382,42 +377,3 @@ def _wrong_beginning(data: bytes) -> str:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "the file is UTF-16; save it as UTF-8"
     return f"the file begins with {data[:20]!r}, not with an array of objects"
-
-
-# --- parsing ------------------------------------------------------------------------------------------------
-
-
-def _loads(data: bytes) -> Any:
-    return json.loads(data.decode("utf-8", "surrogatepass"))
-
-
-def _parser() -> Callable[[bytes], list[Any] | None]:
-    """Parses records with commas between them; `None` if that is not what they are."""
-    try:
-        import orjson
-    except ImportError:
-        fast: Callable[[bytes], Any] | None = None
-    else:
-        fast = orjson.loads
-
-    def parse(data: bytes) -> list[Any] | None:
-        array = b"[%b]   " % data
-        exact = fast is None or _may_hold_long_integer(array)
-        try:
-            values: list[Any] = _loads(array) if exact or fast is None else fast(array)
-        except (ValueError, RecursionError):
-            return None
-        return values
-
-    return parse
-
-
-def _may_hold_long_integer(data: bytes) -> bool:
-    """Whether 16 digits (or their neighbours in ASCII) stand in a row, beginning at a multiple of four.
-
-    `orjson` makes floats of integers beyond 64 bits. Those have 19 digits or more, so 16 of them stand so.
-    """
-    words = np.frombuffer(data, np.uint32, len(data) // 4)
-    digits = (words & np.uint32(0xF0F0F0F0)) == np.uint32(0x30303030)
-    pairs = digits[:-1] & digits[1:]
-    return bool((pairs[:-2] & pairs[2:]).any())

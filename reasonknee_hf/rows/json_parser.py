@@ -1,0 +1,54 @@
+"""JSON text to objects: as `json.loads` does it, by `orjson` where it is installed and does the same."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def loads(data: bytes) -> Any:
+    """What `json.loads` makes of UTF-8 text.
+
+    Raises:
+        ValueError: The text is not JSON (`json.JSONDecodeError`) or not UTF-8.
+        RecursionError: It is nested too deep.
+    """
+    return json.loads(data.decode("utf-8", "surrogatepass"))
+
+
+def parser() -> Callable[[bytes], list[Any] | None]:
+    """A function that parses values with commas between them, the fastest way there is.
+
+    It gives the same as [`loads`], or `None` where it cannot: the text is not JSON, or only `loads` reads it.
+    """
+    fast: Callable[[bytes], Any] | None = None
+    with contextlib.suppress(ImportError):
+        import orjson
+
+        fast = orjson.loads
+
+    def parse(data: bytes) -> list[Any] | None:
+        array = b"[%b]   " % data
+        try:
+            values: list[Any] = loads(array) if fast is None or _may_hold_long_integer(array) else fast(array)
+        except (ValueError, RecursionError):
+            return None
+        return values
+
+    return parse
+
+
+def _may_hold_long_integer(data: bytes) -> bool:
+    """Whether 16 digits (or their neighbours in ASCII) stand in a row, beginning at a multiple of four.
+
+    `orjson` makes floats of integers beyond 64 bits. Those have 19 digits or more, so 16 of them stand so.
+    The last three bytes of `data` are not looked at.
+    """
+    words = np.frombuffer(data, np.uint32, len(data) // 4)
+    digits = (words & np.uint32(0xF0F0F0F0)) == np.uint32(0x30303030)
+    pairs = digits[:-1] & digits[1:]
+    return bool((pairs[:-2] & pairs[2:]).any())
