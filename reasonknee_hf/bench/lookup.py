@@ -102,9 +102,14 @@ def box_values(node: Any) -> Iterator[Any]:
         yield from box_values(child)
 
 
-@lru_cache(maxsize=4096)
 def attribute_of(key: str, question: Question) -> str | None:
     """The short name of the attribute that `key` means, whatever its spelling."""
+    return _attribute_of(key, question.id)
+
+
+@lru_cache(maxsize=8192)
+def _attribute_of(key: str, question_id: int) -> str | None:
+    question = QUESTIONS[question_id]
     wanted = squash(key.replace("%", "percent"))
     for attribute in question.attributes:
         for spelling in (attribute.name, attribute.prompt_key, *attribute.aliases):

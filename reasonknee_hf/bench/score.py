@@ -144,17 +144,21 @@ def score(
 
 def _resolver(references: References) -> Any:
     """How an entry finds its reference: by id; by id without leading zeros, if unique; by scan and prompt."""
-    index = {item: item for item in references.ids}
+    known = set(references.ids)
     bare: dict[str, str | None] = {}
-    for item in references.ids:
-        key = _without_zeros(item)
-        bare[key] = None if key in bare else item
+
+    def respell(item: str) -> str | None:
+        if not bare:  # built when it is first needed: most runs have all ids right
+            for reference in references.ids:
+                key = _without_zeros(reference)
+                bare[key] = None if key in bare else reference
+        return bare.get(_without_zeros(item))
 
     def resolve(entry: Entry) -> tuple[str | None, bool]:
         if entry.id is not None:
-            if entry.id in index:
-                return index[entry.id], False
-            respelled = bare.get(_without_zeros(entry.id))
+            if entry.id in known:
+                return entry.id, False
+            respelled = respell(entry.id)
             if respelled is not None:
                 return respelled, True
         if entry.prompt is not None:
