@@ -1,6 +1,9 @@
-"""A Qwen2.5-VL of 0.2 million parameters, made from its config, and its processor with a tokenizer trained here."""
+"""A Qwen2.5-VL of 0.2 million parameters, made from its config, and its processor with a tokenizer"
+" trained here."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -12,6 +15,9 @@ from transformers import (
     Qwen2VLImageProcessor,
     Qwen2VLVideoProcessor,
 )
+
+from reasonknee_hf.rows.moaks import QUESTIONS
+from reasonknee_hf.sample.prompts import prompt
 
 SPECIAL = [
     "<|endoftext|>",
@@ -32,20 +38,25 @@ TEMPLATE = (
 )
 
 
-def tiny_processor() -> Qwen2_5_VLProcessor:
+@lru_cache
+def _tokenizer() -> Tokenizer:
     text = Tokenizer(models.BPE())
     text.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     text.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    corpus = ["Final diagnosis: MOAKS_scores Size of lesion Depth of lesion grade presence bounding_box"] * 2
+    corpus = [prompt(question) for question in QUESTIONS.values()]
     text.train_from_iterator(
         corpus,
         trainers.BpeTrainer(
-            vocab_size=400, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+            vocab_size=1200, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
         ),
     )
+    return text
+
+
+def tiny_processor() -> Qwen2_5_VLProcessor:
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=text, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+        tokenizer_object=_tokenizer(), eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
     small = {"shortest_edge": 28 * 28, "longest_edge": 112 * 112}
     return Qwen2_5_VLProcessor(
