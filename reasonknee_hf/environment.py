@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+
+from reasonknee_hf.errors import OptionError
 
 
 def _text(name: str) -> str | None:
@@ -30,8 +33,18 @@ def timeout() -> float:
     for name in ("REASONKNEE_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
         value = _text(name)
         if value is not None:
-            return float(value)
+            return _seconds(name, value)
     return 10.0
+
+
+def _seconds(name: str, value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise OptionError(f"{name} must be a positive number of seconds, not {value!r}")
+    return seconds
 
 
 def offline() -> bool:

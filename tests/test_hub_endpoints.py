@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub import tokens
 from reasonknee_hf.hub.endpoints import (
@@ -163,3 +164,12 @@ def test_tokens_are_neither_shown_nor_pickled(monkeypatch):
     assert again.for_url("https://a") == "hf_stored"
     assert again.for_url("https://b") is None  # had a token of its own: must not get the user's instead
     assert pickle.loads(pickle.dumps(endpoints))[1] == Endpoint("https://b")
+
+
+@pytest.mark.parametrize("bad", ["abc", "-1", "0", "inf", "nan"])
+def test_timeout_must_be_a_number_of_seconds(monkeypatch, bad):
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "7")
+    assert environment.timeout() == 7
+    monkeypatch.setenv("REASONKNEE_TIMEOUT", bad)
+    with pytest.raises(OptionError, match="REASONKNEE_TIMEOUT"):
+        environment.timeout()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 from . import routes
 from .faults import Reply, Rule
@@ -33,7 +35,7 @@ class Request:
 
 
 class Origin:
-    """One origin on a free port of 127.0.0.1, and a "CDN" on another.
+    """One origin on a free port of 127.0.0.1, and a "CDN" on another; over TLS if given a `certificate`.
 
     Attributes:
         url: Endpoint for clients, with `prefix` if one was given.
@@ -46,7 +48,7 @@ class Origin:
         bare: The info of a revision leaves out sizes and hashes, as some mirrors do.
     """
 
-    def __init__(self, prefix: str = "") -> None:
+    def __init__(self, prefix: str = "", certificate: Path | None = None) -> None:
         self.store = Store()
         self.prefix = prefix
         self.log: list[Request] = []
@@ -57,11 +59,12 @@ class Origin:
         self.latency = 0.0
         self.bare = False
         self.lock = threading.Lock()
-        self._servers = [_serve(self, "hub"), _serve(self, "cdn")]
+        self._servers = [_serve(self, "hub", certificate), _serve(self, "cdn", certificate)]
         self.port, self.cdn_port = (server.server_address[1] for server in self._servers)
-        self.base = f"http://127.0.0.1:{self.port}"
+        scheme = "http" if certificate is None else "https"
+        self.base = f"{scheme}://127.0.0.1:{self.port}"
         self.url = self.base + prefix
-        self.cdn_url = f"http://127.0.0.1:{self.cdn_port}"
+        self.cdn_url = f"{scheme}://127.0.0.1:{self.cdn_port}"
 
     def put_tree(self, repo_id: str, files: dict, message: str = "put", ref: str = "main") -> str:
         """Replaces the tree of `ref` and returns the new sha."""
@@ -110,8 +113,12 @@ class _Server(ThreadingHTTPServer):
         """Clients that hang up are part of the tests."""
 
 
-def _serve(origin: Origin, side: str) -> _Server:
+def _serve(origin: Origin, side: str, certificate: Path | None) -> _Server:
     server = _Server(("127.0.0.1", 0), Handler)
+    if certificate is not None:  # a PEM file with key and certificate
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     server.origin, server.side = origin, side
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     return server
