@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from reasonknee_hf.errors import ReasonKneeError as ReasonKneeError
     from reasonknee_hf.loading import load_dataset as load_dataset
     from reasonknee_hf.opening import open_release as open_release
+    from reasonknee_hf.publish.convert import convert as convert
+    from reasonknee_hf.publish.push import push as push
     from reasonknee_hf.register import register as register
     from reasonknee_hf.release import Release as Release
     from reasonknee_hf.verify import verify_release as verify_release
@@ -32,8 +34,10 @@ _PUBLIC = {
     "ReasonKneeError": "reasonknee_hf.errors",
     "Release": "reasonknee_hf.release",
     "VolumeFeature": "reasonknee_hf.volumes.feature",
+    "convert": "reasonknee_hf.publish.convert",
     "load_dataset": "reasonknee_hf.loading",
     "open_release": "reasonknee_hf.opening",
+    "push": "reasonknee_hf.publish.push",
     "register": "reasonknee_hf.register",
     "verify_release": "reasonknee_hf.verify",
 }

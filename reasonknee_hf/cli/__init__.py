@@ -13,9 +13,12 @@ from reasonknee_hf.errors import ReasonKneeError
 # `configure(parser)` and `run(args) -> int`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("reasonknee_hf.cli.bench", "ReasonKnee-Bench: score a run, write its items, look at one"),
+    "check-card": ("reasonknee_hf.cli.check_card", "what the Hub or its viewer would refuse about a folder"),
+    "convert": ("reasonknee_hf.cli.convert", "write a version that plain `datasets` loads"),
     "demo": ("reasonknee_hf.cli.demo", "the main job on the built-in sample: rows, and a picture"),
     "doctor": ("reasonknee_hf.cli.doctor", "which endpoints a run could use, and who would get a token"),
     "masks": ("reasonknee_hf.cli.masks", "list, get or join the members of the cut mask archive"),
+    "push": ("reasonknee_hf.cli.push", "write such a version and push it to a repository"),
     "rows": ("reasonknee_hf.cli.rows", "rows of one config as JSON lines"),
     "sample": ("reasonknee_hf.cli.sample", "write a synthetic release to a folder"),
     "verify": ("reasonknee_hf.cli.verify", "what does not fit together in a release"),

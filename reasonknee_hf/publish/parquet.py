@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 from datasets import ClassLabel, Features
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.schema import arrow_schema, has_volumes, is_volume
+from reasonknee_hf.publish.schema import arrow_schema, file_columns, has_volumes
 
 _BATCH_ROWS = 2048  # rows held as Python objects before they become Arrow
+_TEXT_GROUP = 32_000_000  # bytes of a row group of text, which readers turn into many small objects
 _HEAVY = 4_000_000  # bytes of files from which on rows are handled one by one
 _DICTIONARY_BYTES = 16 << 20  # of one column of one row group; beyond it Parquet falls back to plain text
 _CHECK_ROWS = 3  # rows of a part that are read back
@@ -101,7 +102,8 @@ def _write(
     provenance: Mapping[str, Any],
 ) -> Iterator[Path]:
     schema = arrow_schema(features, provenance)
-    tables = _groups(_batches(rows, features, schema, limits.row_group), limits.row_group)
+    most = limits.row_group if has_volumes(features) else min(limits.row_group, _TEXT_GROUP)
+    tables = _groups(_batches(rows, features, schema, most), most)
     group: pa.Table | None = next(tables, schema.empty_table())
     number = 0
     while True:
@@ -132,9 +134,7 @@ def _write(
 
 def _writer_options(features: Features, schema: pa.Schema) -> dict[str, Any]:
     """Text is dictionary-encoded and compressed; volumes and pictures are compressed already and stay as they are."""
-    files = [
-        name for name, kind in features.items() if is_volume(kind) or getattr(kind, "_type", "") == "Image"
-    ]
+    files = file_columns(features)
     leaves = _leaves(schema)
     packed = {leaf: "none" if leaf.split(".")[0] in files else "zstd" for leaf in leaves}
     return {
@@ -163,10 +163,11 @@ def _batches(
     rows: Iterable[Mapping[str, Any]], features: Features, schema: pa.Schema, most: int
 ) -> Iterator[pa.Table]:
     """Tables of a few rows each, none above `most` bytes unless one row is; large volumes one by one."""
+    columns = file_columns(features)
     held: list[Mapping[str, Any]] = []
     size = 0
     for row in rows:
-        weight = _file_bytes(row, features)
+        weight = _file_bytes(row, columns) if columns else 0
         if held and (size + weight > min(most, _HEAVY) or len(held) == _BATCH_ROWS):
             table = _table(held, features, schema)
             held, size = [], 0
@@ -212,7 +213,7 @@ def _table(rows: list[Mapping[str, Any]], features: Features, schema: pa.Schema)
         values = [row[name] for row in rows]
         if isinstance(kind, ClassLabel):
             values = [kind.str2int(value) if isinstance(value, str) else value for value in values]
-        if len(values) == 1 and isinstance(values[0], Mapping):
+        if len(values) == 1 and isinstance(values[0], dict):
             columns.append(_one_file(values[0], schema.field(name).type))
         else:
             columns.append(pa.array(values, schema.field(name).type))
@@ -229,14 +230,14 @@ def _one_file(value: Mapping[str, Any], kind: pa.DataType) -> pa.StructArray:
     return pa.StructArray.from_arrays([shared, pa.array([path], pa.string())], fields=list(kind))
 
 
-def _file_bytes(row: Mapping[str, Any], features: Features) -> int:
+def _file_bytes(row: Mapping[str, Any], columns: Sequence[str]) -> int:
     """Bytes of the volumes and pictures of a row; text is counted when it has become Arrow."""
     total = 0
-    for name in features:
+    for name in columns:
         value = row[name]
         for one in value if isinstance(value, list) else (value,):
-            if isinstance(one, Mapping):
-                total += len(one.get("bytes") or b"")
+            if one is not None:
+                total += len(one["bytes"] or b"")
     return total
 
 

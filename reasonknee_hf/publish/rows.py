@@ -33,7 +33,9 @@ def question_rows(job: Job, split: str, index: int, count: int) -> Iterator[dict
     release = job.release.open()
     read = _record_rows if job.config == "records" else _question_rows
     rows = read(job, release, split, release.annotation_path(split, job.annotations), index, count)
-    return islice((row for row in rows if job.selection.keeps_row(row)), job.selection.limit)
+    if job.selection.by_question:
+        rows = (row for row in rows if job.selection.keeps_row(row))
+    return islice(rows, job.selection.limit)
 
 
 def _question_rows(
@@ -72,24 +74,38 @@ def _record_rows(
     job: Job, release: Release, split: str, path: str, index: int, count: int
 ) -> Iterator[dict[str, Any]]:
     dumps = _json_writer()
+    by_scan = job.selection.patients is not None or job.selection.visits is not None
+    image: object = ""
+    scan: Scan | None = None
+    scan_id: str | None = None
     for _, record in read_records(release.tree, path, *share(release.tree.size(path), index, count)):
         value = record.value
-        scan = release.scan_of(value.get("image"), split)
-        if scan is None or not job.selection.keeps_scan(scan):
-            if job.selection.patients is not None or job.selection.visits is not None:
-                continue
-        other = {
-            key: one
-            for key, one in value.items()
-            if key != "final_diagnosis" and (key not in RECORD_COLUMNS or not isinstance(one, str))
-        }
-        row: dict[str, Any] = {
-            column: one if isinstance(one := value.get(column), str) else None for column in RECORD_COLUMNS
-        }
-        row["scan_id"] = None if scan is None else scan.scan_id
-        row["final_diagnosis"] = dumps(value["final_diagnosis"]) if "final_diagnosis" in value else None
-        row["other"] = dumps(other) if other else None
+        if value.get("image") != image:
+            image = value.get("image")
+            scan = release.scan_of(image, split)
+            scan_id = None if scan is None else scan.scan_id
+        if by_scan and (scan is None or not job.selection.keeps_scan(scan)):
+            continue
+        row: dict[str, Any] = {"scan_id": scan_id, "final_diagnosis": None}
+        known = 0
+        for column in RECORD_COLUMNS:
+            text = value.get(column)
+            row[column] = text if isinstance(text, str) else None
+            known += isinstance(text, str)
+        if "final_diagnosis" in value:
+            row["final_diagnosis"] = dumps(value["final_diagnosis"])
+            known += 1
+        row["other"] = None if known == len(value) else dumps(_further(value))
         yield row
+
+
+def _further(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the other columns of a row of `records` do not hold."""
+    return {
+        key: value
+        for key, value in record.items()
+        if key != "final_diagnosis" and not (key in RECORD_COLUMNS and isinstance(value, str))
+    }
 
 
 def published_record(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,12 @@ def has_volumes(features: Mapping[str, Any]) -> bool:
     return any(is_volume(kind) for kind in features.values())
 
 
+def file_columns(features: Mapping[str, Any]) -> list[str]:
+    """Columns of volumes, pictures, or lists of pictures."""
+    inner = {name: kind[0] if isinstance(kind, list) else getattr(kind, "feature", kind) for name, kind in features.items()}
+    return [name for name, kind in inner.items() if getattr(kind, "_type", None) in ("Nifti", "Image")]
+
+
 def is_volume(feature: Any) -> bool:
     """Whether a feature is one of volumes."""
     return getattr(feature, "_type", None) == "Nifti"

@@ -78,7 +78,7 @@ class ShardTask:
         rows = question_rows(self.job, self.split, self.index, self.count)
         if self.kind == CROPS:
             return derived.crop_rows(rows, self.job)
-        return derived.with_pictures(rows, self.job)
+        return rows if self.job.config == "records" else derived.with_pictures(rows, self.job)
 
 
 def run_task(task: ShardTask) -> list[str]:
