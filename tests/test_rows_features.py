@@ -20,6 +20,8 @@ from reasonknee_hf.rows.record import grades_dict, published_object, scan_column
 from reasonknee_hf.rows.scan import Scan
 from reasonknee_hf.volumes.volume import KneeVolume
 
+pytestmark = pytest.mark.floor
+
 SCAN = Scan(
     "0012", "00M", "0007", "00010", "left", "../data/images/0012/00M/0007_00010_2.nii.gz", None, "train", "2"
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import AnnotationError
@@ -43,6 +43,7 @@ _PROMPTS = st.sampled_from(['{"ACL": 0}', '{"PCL": 0}', "unknown", None])
 _VALUES = st.lists(st.builds(lambda i, p: {"image": i, "prompt": p}, _NAMES, _PROMPTS), max_size=12)
 
 
+@settings(deadline=None)
 @given(_VALUES)
 def test_agrees_with_the_records_and_survives_storage(values: list[dict[str, Any]]) -> None:
     content = content_of(values)

@@ -36,6 +36,7 @@ _VALUES = st.recursive(
     ),
     max_leaves=6,
 )
+_PROPERTY = settings(max_examples=60, deadline=None)
 _PLAIN = st.dictionaries(_STRINGS, _VALUES, max_size=4)
 _RECORDS = st.builds(
     lambda image, prompt, rest: {"image": image, "prompt": prompt} | rest, _STRINGS, _STRINGS, _PLAIN
@@ -84,6 +85,7 @@ def check(records: Iterable[RawRecord], expected: list[Any], data: bytes) -> Non
         assert data[record.offset : record.offset + 1] == b"{"
 
 
+@_PROPERTY
 @given(st.data(), st.lists(st.one_of(_RECORDS, _PLAIN), max_size=6), st.booleans())
 def test_array_in_any_layout_and_chunking(data: st.DataObject, values: list[Any], mark: bool) -> None:
     text = data.draw(dumps(values))
@@ -92,6 +94,7 @@ def test_array_in_any_layout_and_chunking(data: st.DataObject, values: list[Any]
     check(iter_records(data.draw(cut(content)), name="a.json"), json.loads(text), content)
 
 
+@_PROPERTY
 @given(st.data(), st.lists(_RECORDS, min_size=1, max_size=6))
 def test_json_lines(data: st.DataObject, values: list[Any]) -> None:
     end = data.draw(st.sampled_from(["\n", "\r\n", "\n\n", " \n"]))
@@ -101,6 +104,7 @@ def test_json_lines(data: st.DataObject, values: list[Any]) -> None:
     check(iter_records(data.draw(cut(content)), name="a.jsonl"), values, content)
 
 
+@_PROPERTY
 @given(st.data(), st.lists(st.one_of(_RECORDS, _PLAIN), max_size=5))
 def test_array_under_a_key(data: st.DataObject, values: list[Any]) -> None:
     other = st.dictionaries(
@@ -114,9 +118,23 @@ def test_array_under_a_key(data: st.DataObject, values: list[Any]) -> None:
     check(iter_records(data.draw(cut(content)), name="a.json"), expected, content)
 
 
-@settings(max_examples=200)
-@given(st.data(), st.lists(st.one_of(_RECORDS, _RECORDS, _PLAIN), max_size=6))
+_SHARED = (st.data(), st.lists(st.one_of(_RECORDS, _RECORDS, _PLAIN), max_size=6))
+
+
+@_PROPERTY
+@given(*_SHARED)
 def test_shares_cut_anywhere_give_every_record_once(data: st.DataObject, values: list[Any]) -> None:
+    check_shares(data, values)
+
+
+@pytest.mark.slow
+@settings(max_examples=5_000, deadline=None)
+@given(*_SHARED)
+def test_shares_cut_anywhere_give_every_record_once_at_length(data: st.DataObject, values: list[Any]) -> None:
+    check_shares(data, values)
+
+
+def check_shares(data: st.DataObject, values: list[Any]) -> None:
     text = data.draw(dumps(values))
     content = text.encode("utf-8", "surrogatepass")
     places = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=5)))
@@ -131,6 +149,7 @@ def test_shares_cut_anywhere_give_every_record_once(data: st.DataObject, values:
         assert same(json.loads(content[record.offset : record.offset + record.length]), record.value)
 
 
+@_PROPERTY
 @given(st.data(), st.lists(_RECORDS, min_size=1, max_size=5))
 def test_shares_of_json_lines(data: st.DataObject, values: list[Any]) -> None:
     content = "\n".join(map(json.dumps, values)).encode()
@@ -142,6 +161,7 @@ def test_shares_of_json_lines(data: st.DataObject, values: list[Any]) -> None:
     assert same([record.value for share in shares for record in share], values)
 
 
+@_PROPERTY
 @given(st.data(), st.lists(st.one_of(_RECORDS, _PLAIN), min_size=1, max_size=5))
 def test_resume_at_any_record(data: st.DataObject, values: list[Any]) -> None:
     content = data.draw(dumps(values)).encode("utf-8", "surrogatepass")
@@ -155,6 +175,7 @@ def test_resume_at_any_record(data: st.DataObject, values: list[Any]) -> None:
     assert same([r.value for r in again], [r.value for r in whole[k:]])
 
 
+@_PROPERTY
 @given(st.data(), st.lists(_RECORDS, min_size=1, max_size=4))
 def test_every_truncated_array_is_an_error(data: st.DataObject, values: list[Any]) -> None:
     content = data.draw(dumps(values)).strip().encode("utf-8", "surrogatepass")
@@ -283,7 +304,7 @@ def test_takes_no_more_chunks_than_it_needs() -> None:
 def test_memory_does_not_grow_with_the_file(chunk: int) -> None:
     def chunks() -> Iterator[bytes]:
         held = bytearray()
-        for part in _big_array(8_000, 2_000):
+        for part in _big_array(4_000, 4_000):
             held += part
             while len(held) >= chunk:
                 yield bytes(held[:chunk])
@@ -293,7 +314,7 @@ def test_memory_does_not_grow_with_the_file(chunk: int) -> None:
     count = sum(1 for _ in iter_records(chunks(), name="warm up"))
     tracemalloc.start()
     try:
-        assert sum(1 for _ in iter_records(chunks(), name="a")) == count == 8_000
+        assert sum(1 for _ in iter_records(chunks(), name="a")) == count == 4_000
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

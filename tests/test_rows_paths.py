@@ -6,7 +6,7 @@ import pickle
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import AmbiguousPathError, FileMissingError
@@ -163,6 +163,7 @@ _NAMES = st.sampled_from(["a", "b", "1", "x y", "ä", "p+q", "100%"])
 _PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
 
 
+@settings(deadline=None)
 @given(st.sets(_PATHS, min_size=1, max_size=12), st.data())
 def test_a_whole_path_always_gives_itself_under_any_root(paths: set[str], data: st.DataObject) -> None:
     # A file cannot also be a folder.
@@ -180,6 +181,7 @@ def test_a_whole_path_always_gives_itself_under_any_root(paths: set[str], data: 
         assert found == path
 
 
+@settings(deadline=None)
 @given(st.sets(_PATHS, min_size=1, max_size=12), _PATHS)
 def test_what_is_found_shares_the_longest_end_and_is_the_only_one(paths: set[str], published: str) -> None:
     resolver = PathResolver(paths)

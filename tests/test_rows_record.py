@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.rows.features import row_features
@@ -327,6 +327,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(_JSON)
 def test_the_published_object_is_rebuilt_exactly(value: Any) -> None:
     # As repr, so that the order of keys, 2 and 2.0, 0.0 and -0.0, and NaN count.
@@ -335,6 +336,7 @@ def test_the_published_object_is_rebuilt_exactly(value: Any) -> None:
     assert repr(published_object(row)) == repr(value)
 
 
+@settings(deadline=None)
 @given(_JSON, _JSON, _JSON)
 def test_any_record_gives_a_row_that_the_schema_takes(diagnosis: Any, inner: Any, text: Any) -> None:
     features = row_features("full")

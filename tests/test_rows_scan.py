@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import ReleaseError
@@ -121,6 +121,7 @@ _CELL = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_siz
 _ID = _CELL.filter(lambda text: text.strip() and not text.startswith("\ufeff"))
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(_ID, _ID, _ID, _ID, st.sampled_from(["1", "2", "RIGHT", "l"]), _CELL, _ID, _CELL),
