@@ -54,7 +54,7 @@ def by_question(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {row["question_id"]: row for row in reversed(rows) if row["question_id"] is not None}
 
 
-@pytest.fixture()
+@pytest.fixture
 def clean_cache() -> Iterator[Any]:
     """An empty cache of decoded volumes."""
     from reasonknee_hf.volumes.cache import volume_cache

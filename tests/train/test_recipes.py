@@ -52,11 +52,12 @@ def test_a_box_returns_from_every_view_that_shows_single_voxels(case, axcodes) -
 def test_the_visible_part_of_a_box_lies_inside_the_view(case, axcodes, name) -> None:
     shape, box = case
     view = plan_view(name, shape, axcodes=axcodes, region=box)
-    try:
-        seen = view.to_view(box, clip=True)
-    except RecordError as error:
-        assert "shows none of the box" in str(error)
+    first, last = view.frames.shown
+    if box[1] < first or box[0] > last:
+        with pytest.raises(RecordError, match="shows none of the box"):
+            view.to_view(box, clip=True)
         return
+    seen = view.to_view(box, clip=True)
     for place, length in enumerate(view.grid):
         assert 0 <= seen[2 * place] <= seen[2 * place + 1] < length
     back = view.to_voxels(seen)
@@ -213,9 +214,9 @@ def test_unknown_recipes_and_options_are_named(call, said) -> None:
 
 @pytest.mark.parametrize("name", ["eight", "region"])
 def test_a_view_around_a_region_needs_one(name: str) -> None:
-    with pytest.raises(RecordError, match="Row 7.*bbox is null"):
+    with pytest.raises(RecordError, match=r"Row 7.*bbox is null"):
         plan_view(name, DESS, name="Row 7")
-    with pytest.raises(RecordError, match="Row 7.*leaves the volume"):
+    with pytest.raises(RecordError, match=r"Row 7.*leaves the volume"):
         plan_view(name, DESS, region=[0, 160, 0, 1, 0, 1], name="Row 7")
 
 

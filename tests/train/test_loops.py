@@ -1,0 +1,89 @@
+"""Plain torch loops over the stream: real steps, falling loss, every way of starting workers."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from reasonknee_hf.train import Collator, get_recipe, training_stream
+from train.conftest import PROMPTS
+from train.tiny import tiny_model, tiny_processor
+
+pytestmark = pytest.mark.train
+
+EIGHT = get_recipe("eight", size=56)
+
+
+@pytest.fixture(scope="module")
+def collator():
+    return Collator(tiny_processor(), view=EIGHT, prompts=PROMPTS)
+
+
+def train(model, batches, steps: int) -> list[float]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    losses = []
+    for batch in itertools.islice(batches, steps):
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_a_plain_loop_sees_every_row_once_and_learns(make_stream, rows, collator, workers, start) -> None:
+    next(iter(make_stream(on_error="skip")))["image"].array()  # forked workers inherit what the parent did
+    loader = DataLoader(
+        make_stream(on_error="skip"),
+        batch_size=16,
+        collate_fn=collator,
+        num_workers=workers,
+        multiprocessing_context=start,
+        timeout=120 if workers else 0,
+    )
+    batches = list(loader)
+    seen = [reference.id for batch in batches for reference in batch.references]
+    assert sorted(seen) == sorted(row["id"] for row in rows)
+    losses = train(tiny_model(collator.processor), itertools.repeat(batches[0].to("cpu")), 8)
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_workers_decode_no_volume_twice(make_stream, rows, collator, clean_cache) -> None:
+    scans = {row["scan_id"] for row in rows}
+    before = clean_cache.decodes
+    for batch in DataLoader(make_stream(on_error="skip"), batch_size=8, collate_fn=collator):
+        assert batch["labels"].shape[0] == len(batch.references)
+    assert clean_cache.decodes - before == len(scans)
+
+
+def test_what_travels_to_workers_is_small(make_stream, collator) -> None:
+    stream = training_stream(make_stream(on_error="skip"), rows=186)
+    assert len(pickle.dumps(stream)) < 1 << 20
+    assert len(pickle.dumps(collator)) < 1 << 20
+
+
+def test_persistent_workers_follow_the_epoch(make_stream, rows) -> None:
+    stream = training_stream(make_stream(on_error="skip"), rows=len(rows))
+    stream.pass_over(epoch=1, batches=3, batch_size=4)
+    loader = DataLoader(stream, batch_size=4, collate_fn=list, num_workers=2, persistent_workers=True)
+    passed = []
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        batches = list(loader)
+        passed.append([not isinstance(batch[0], dict) for batch in batches])
+        assert sum(len(batch) for batch in batches) == len(rows)
+    assert passed[1][:3] == [True] * 3
+    assert not any([*passed[0], *passed[1][3:], *passed[2]])
+
+
+def test_a_stream_knows_its_length_and_keeps_its_columns(make_stream, rows) -> None:
+    ds = make_stream(on_error="skip")
+    stream = training_stream(ds)
+    assert len(stream) == len(rows)
+    assert stream.features == ds.features
+    assert stream.column_names == list(next(iter(stream)))
