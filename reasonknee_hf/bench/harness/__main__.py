@@ -1,0 +1,7 @@
+"""Prints the folder for `lm_eval --include_path`."""
+
+import sys
+
+from reasonknee_hf.bench.harness import FOLDER
+
+sys.stdout.write(f"{FOLDER}\n")

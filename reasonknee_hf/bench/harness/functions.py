@@ -1,0 +1,158 @@
+"""What `reasonknee_bench.yaml` names: the documents, their frames, and their scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reasonknee_hf.bench.score import score
+from reasonknee_hf.bench.settings import bench_items, read_questions
+from reasonknee_hf.rows.moaks import QUESTIONS
+
+IMAGE = "<image>"
+"""The harness's placeholder for one picture."""
+
+
+class Frames(Sequence[Any]):
+    """The frames of one document as PIL pictures, decoded when they are iterated and not before."""
+
+    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
+        self.path = path
+        self.options = dict(options)
+
+    def __len__(self) -> int:
+        return int(self.options["n"])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._pictures()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._pictures())
+
+    def __repr__(self) -> str:
+        return f"Frames({self.path!r}, {self.options!r})"
+
+    def _pictures(self) -> list[Any]:
+        from PIL import Image
+
+        from reasonknee_hf.volumes.volume import KneeVolume
+
+        return [Image.fromarray(frame) for frame in KneeVolume(self.path).frames(**self.options)]
+
+
+def dataset(
+    source: str | None = None,
+    setting: Any = "zero_shot",
+    split: str = "test",
+    scans: int | None = None,
+    frames: int = 16,
+    window: str = "upstream",
+    size: int | None = None,
+    ask_box: bool = False,
+    questions: str | None = None,
+    revision: str | None = None,
+    endpoint: Any = None,
+    images: str | None = None,
+    **_: Any,
+) -> dict[str, Any]:
+    """The documents of the task: one per item, with what scoring it needs.
+
+    Args:
+        source, revision, endpoint, images: Where the release lies, as in `load_dataset`.
+        setting: One of the benchmark's settings.
+        split: `test` is the benchmark.
+        scans: The first so many scans only.
+        frames: Slices a document shows, evenly spread (in `gt_region`: over the region).
+        window, size: As in `KneeVolume.frames`.
+        ask_box: Ends prompts that do not ask for a box with a request for one.
+        questions: A published question file, used instead of the rows' prompts.
+        _: What the harness adds of its own.
+    """
+    import datasets
+
+    from reasonknee_hf.loading import load_dataset
+
+    places = {"source": source, "revision": revision, "endpoint": endpoint, "images": images}
+    options: dict[str, Any] = {name: value for name, value in places.items() if value is not None}
+    stream: Any = load_dataset("bench", split=split, streaming=True, masks=False, **options)
+    rows = list(_first_scans(stream, scans))
+    prompts = read_questions(questions) if questions else None
+    documents = [
+        {
+            "id": row["id"],
+            "scan_id": row["scan_id"],
+            "patient_id": row["patient_id"],
+            "question_id": row["question_id"],
+            "bbox": row["bbox"],
+            "grades": row["grades"],
+            "text": item["prompt"],
+            "image": item["image"],
+            "frames": {"window": window, "n": frames, "size": size, "around": item["region"]},
+        }
+        for row, item in zip(
+            rows, bench_items(rows, setting, questions=prompts, ask_box=ask_box), strict=True
+        )
+    ]
+    return {"test": datasets.Dataset.from_list(documents)}
+
+
+def _first_scans(rows: Any, count: int | None) -> Iterator[Mapping[str, Any]]:
+    seen: dict[str, None] = {}
+    for row in rows:
+        seen[row["scan_id"]] = None
+        if count is not None and len(seen) > count:
+            return
+        yield row
+
+
+def doc_to_text(doc: Mapping[str, Any]) -> str:
+    """One placeholder per frame, then the prompt."""
+    return f"{IMAGE * int(doc['frames']['n'])}\n{doc['text']}"
+
+
+def doc_to_image(doc: Mapping[str, Any]) -> Frames:
+    """The frames, not decoded yet."""
+    return Frames(doc["image"], doc["frames"])
+
+
+def doc_to_target(doc: Mapping[str, Any]) -> str:
+    """The right answer in the shape that the prompt asks for."""
+    if doc["question_id"] is None:
+        return ""
+    grades = {grade["attribute"]: grade["grade"] for grade in doc["grades"] or []}
+    question = QUESTIONS[doc["question_id"]]
+    complete = all(attribute.name in grades for attribute in question.attributes)
+    return json.dumps(question.answer(grades)) if complete else ""
+
+
+def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
+    """The document and its answer, under each metric: they are scored together, at the end."""
+    pair = dict(doc), results[0]
+    return dict.fromkeys(("item_accuracy", "attribute_accuracy", "coverage", "iou"), pair)
+
+
+def _figure(pairs: Sequence[tuple[Mapping[str, Any], str]], name: str) -> float:
+    entries = [{"id": doc["id"], "prediction": answer} for doc, answer in pairs]
+    value = score(entries, [doc for doc, _ in pairs], rounds=0).figure(name)
+    return float("nan") if value is None else value
+
+
+def item_accuracy(pairs: Sequence[tuple[Mapping[str, Any], str]]) -> float:
+    """Share of items whose grades are all right."""
+    return _figure(pairs, "item_accuracy")
+
+
+def attribute_accuracy(pairs: Sequence[tuple[Mapping[str, Any], str]]) -> float:
+    """Share of grades that are right."""
+    return _figure(pairs, "attribute_accuracy")
+
+
+def coverage(pairs: Sequence[tuple[Mapping[str, Any], str]]) -> float:
+    """Share of items with a valid answer."""
+    return _figure(pairs, "coverage")
+
+
+def iou(pairs: Sequence[tuple[Mapping[str, Any], str]]) -> float:
+    """Mean 3D IoU over the items with a reference box."""
+    return _figure(pairs, "iou")
