@@ -1,0 +1,196 @@
+"""Annotation arrays, side by side with what people use today: `python benchmarks/annotations.py [--small]`.
+
+Made-up records in the published form, 366,000 of them in one array of 700 MB, or 37,000 in 70 MB. Every run is
+a fresh process; the clock starts after the imports, and the page cache is warm. Runs of all methods take turns,
+so that noise hits all alike. Only ratios within one table should be quoted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+CHUNK = 1 << 16
+
+
+# --- the array ----------------------------------------------------------------------------------------------
+
+
+def write_array(folder: Path, records: int) -> Path:
+    """One line of JSON. Made once, then reused."""
+    target = folder / f"annotations-{records}.json"
+    if not target.exists():
+        sys.path.insert(0, str(TESTS))
+        from bigjson import big_records
+
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".partial")
+        with partial.open("w", encoding="utf-8") as out:
+            separator = "["
+            for record in big_records(records):
+                out.write(separator + json.dumps(record))
+                separator = ", "
+            out.write("]")
+        partial.rename(target)
+    return target
+
+
+def chunks(path: str, start: int = 0) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+# --- the bare record iterator: each gives the records one by one --------------------------------------------
+
+
+def ours(path: str) -> Iterator[Any]:
+    from reasonknee_hf.rows.json_array import iter_records
+
+    return iter_records(chunks(path), name=path)
+
+
+def ours_without_orjson(path: str) -> Iterator[Any]:
+    sys.modules["orjson"] = None  # type: ignore[assignment]  # an import of it fails
+    return ours(path)
+
+
+def ours_with_offsets(path: str) -> Iterator[Any]:
+    return ((record.offset, record.value) for record in ours(path))
+
+
+def ours_in_four_shares(path: str) -> Iterator[Any]:
+    from reasonknee_hf.rows.json_array import iter_share
+
+    size = Path(path).stat().st_size
+    for start, stop in itertools.pairwise(size * part // 4 for part in range(5)):
+        yield from iter_share(chunks(path, start), name=path, start=start, stop=stop)
+
+
+def ijson_c(path: str) -> Iterator[Any]:
+    from ijson.backends import yajl2_c
+
+    with open(path, "rb") as file:
+        yield from yajl2_c.items(file, "item", buf_size=CHUNK)
+
+
+def json_load(path: str) -> Iterator[Any]:
+    with open(path, "rb") as file:
+        return iter(json.load(file))
+
+
+RECORDS: dict[str, Callable[[str], Iterator[Any]]] = {
+    "ijson, C backend": ijson_c,
+    "ours, orjson": ours,
+    "ours, standard library": ours_without_orjson,
+    "ours, orjson, with offsets": ours_with_offsets,
+    "ours, orjson, in 4 shares": ours_in_four_shares,
+    "json.load": json_load,
+}
+
+
+# --- one run ------------------------------------------------------------------------------------------------
+
+
+def run_worker(method: str, path: str) -> None:
+    """In a fresh process: imports, then the clock; prints figures as JSON."""
+    import ijson.backends.yajl2_c
+    import orjson
+
+    import reasonknee_hf.rows.json_array  # noqa: F401
+
+    assert ijson.backends.yajl2_c
+    assert orjson
+    base = peak_memory()
+    started = time.perf_counter()
+    records = iter(RECORDS[method](path))
+    next(records)
+    first = time.perf_counter() - started
+    count = 1 + sum(1 for _ in records)
+    seconds = time.perf_counter() - started
+    print(json.dumps({"first": first, "all": seconds, "count": count, "peak": peak_memory() - base}))
+
+
+def peak_memory() -> int:
+    """VmHWM in bytes; unlike `ru_maxrss` it does not survive `exec`."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit("This benchmark needs /proc.")
+
+
+def measure(method: str, path: Path) -> dict[str, float]:
+    command = [sys.executable, __file__, "--worker", method, "--path", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{method} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+def compare(methods: list[str], path: Path, records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Runs all methods in turns."""
+    results: dict[str, list[dict[str, float]]] = {method: [] for method in methods}
+    for _ in range(rounds):
+        for method in methods:
+            figures = measure(method, path)
+            assert figures["count"] == records, f"{method} gave {figures['count']} records"
+            results[method].append(figures)
+    return results
+
+
+def print_table(title: str, peer: str, results: dict[str, list[dict[str, float]]]) -> None:
+    def median(method: str, figure: str) -> float:
+        return statistics.median(run[figure] for run in results[method])
+
+    print(f"\n### {title}\n")
+    print("| method | first, ms | all, s, median [range] | records/s | x peer | peak over base, MiB |")
+    print("|---|---|---|---|---|---|")
+    for method, runs in results.items():
+        seconds = [run["all"] for run in runs]
+        print(
+            f"| {method} | {median(method, 'first') * 1000:.2f} "
+            f"| {median(method, 'all'):.3f} [{min(seconds):.3f}-{max(seconds):.3f}] "
+            f"| {runs[0]['count'] / median(method, 'all'):,.0f} "
+            f"| {median(peer, 'all') / median(method, 'all'):.2f} "
+            f"| {max(run['peak'] for run in runs) / 2**20:.1f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="70 MB instead of 700 MB, 3 rounds")
+    parser.add_argument("--rounds", type=int, help="default: 5, or 3 with --small")
+    parser.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "reasonknee-benchmark"))
+    parser.add_argument("--json", help="also write all figures to this file")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--path", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        run_worker(args.worker, args.path)
+        return
+    records = 37_000 if args.small else 366_000
+    rounds = args.rounds or (3 if args.small else 5)
+    path = write_array(Path(args.data), records)
+    print(f"{records:,} records, {path.stat().st_size / 1e6:.0f} MB, {rounds} rounds")
+    results = compare(list(RECORDS), path, records, rounds)
+    print_table("the bare record iterator", "ijson, C backend", results)
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
