@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "push": ("reasonknee_hf.cli.push", "write such a version and push it to a repository"),
     "rows": ("reasonknee_hf.cli.rows", "rows of one config as JSON lines"),
     "sample": ("reasonknee_hf.cli.sample", "write a synthetic release to a folder"),
+    "show": ("reasonknee_hf.cli.show", "look at one row or scan, as a picture or a page"),
     "verify": ("reasonknee_hf.cli.verify", "what does not fit together in a release"),
 }
 

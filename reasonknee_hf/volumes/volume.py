@@ -68,6 +68,12 @@ class KneeVolume(ReadsAsStored):
         extra = "".join([", mask" if self.mask else "", f", {self._codes}" if self._codes else ""])
         return f"KneeVolume({what}{extra})"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the facts of the header and three planes. Reads the whole file."""
+        from reasonknee_hf.volumes.notebook import volume_html
+
+        return volume_html(self)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_header": None}
 

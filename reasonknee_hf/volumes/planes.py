@@ -1,0 +1,128 @@
+"""A volume as readers of MRI expect to see it: sagittal, coronal and axial pictures, head up.
+
+Everything here is in the order L, P, I: axis 0 runs to the patient's left, axis 1 to the back, axis 2 to the
+feet. A picture has its two axes as (rows, columns), so the front is on the left of sagittal pictures, and the
+patient's right is on the left of the others, as on any light box.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from reasonknee_hf.volumes import boxes, views
+from reasonknee_hf.volumes import grid as grids
+from reasonknee_hf.volumes.volume import KneeVolume
+from reasonknee_hf.volumes.voxels import Array
+
+ORDER = "LPI"
+# name, axis that is cut, axis of the rows, axis of the columns, words at (left, right, top, bottom)
+PLANES = (
+    ("sagittal", 0, 2, 1, ("A", "P", "S", "I")),
+    ("coronal", 1, 2, 0, ("R", "L", "S", "I")),
+    ("axial", 2, 1, 0, ("R", "L", "A", "P")),
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A volume, its labels and a box, all in the order L, P, I.
+
+    Attributes:
+        array: voxels.
+        labels: ids on the grid of `array`, or None.
+        names: what to call the ids.
+        box: six inclusive ends, or None.
+        spacing: mm between voxels along each axis.
+        window: grey values for `array`.
+    """
+
+    array: Array
+    labels: Array | None
+    names: dict[int, str]
+    box: list[int] | None
+    spacing: tuple[float, float, float]
+    window: views.Levels
+
+    @property
+    def center(self) -> tuple[int, int, int]:
+        """The voxel through which planes are cut: the middle of the box, else of the volume."""
+        whole = [end for length in self.array.shape for end in (0, length - 1)]
+        return boxes.box_center(whole if self.box is None else self.box)
+
+    def picture(self, plane: int, index: int) -> views.Frames:
+        """One picture in grey values, (rows, columns)."""
+        frames = self.window.grey(self._cut(self.array, plane, index)[np.newaxis])
+        return np.asarray(frames[0])
+
+    def label_picture(self, plane: int, index: int) -> Array | None:
+        """The ids on one picture, (rows, columns)."""
+        return None if self.labels is None else self._cut(self.labels, plane, index)
+
+    def extent(self, plane: int) -> tuple[float, float]:
+        """Height and width of a picture in mm."""
+        _, _, rows, columns, _ = PLANES[plane]
+        return self.array.shape[rows] * self.spacing[rows], self.array.shape[columns] * self.spacing[columns]
+
+    def box_edges(self, plane: int) -> tuple[float, float, float, float] | None:
+        """Top, bottom, left and right outer edge of the box in mm, or None without a box."""
+        if self.box is None:
+            return None
+        _, _, rows, columns, _ = PLANES[plane]
+        edges = [
+            (self.box[2 * axis + end] + end) * self.spacing[axis]
+            for axis in (rows, columns)
+            for end in (0, 1)
+        ]
+        return edges[0], edges[1], edges[2], edges[3]
+
+    def ranked_ids(self, margin_mm: float = 5.0) -> list[int]:
+        """The ids in and around the box (everywhere without one), the largest there first."""
+        if self.labels is None:
+            return []
+        region = self.labels
+        if self.box is not None:
+            shape = self.array.shape
+            grown = boxes.grow_box(self.box, margin_mm, self.spacing, (shape[0], shape[1], shape[2]))
+            region = region[boxes.box_slices(grown)]
+        counts = np.bincount(region.reshape(-1))
+        counts[0] = 0
+        return [int(number) for number in np.argsort(-counts, kind="stable") if counts[number] > 0]
+
+    def _cut(self, array: Array, plane: int, index: int) -> Array:
+        _, axis, rows, columns, _ = PLANES[plane]
+        cut = np.take(array, index, axis=axis)
+        return np.asarray(cut.T if rows > columns else cut)
+
+
+def scene(
+    volume: KneeVolume,
+    mask: KneeVolume | None = None,
+    box: boxes.Box | None = None,
+    window: views.Window = "percentile",
+) -> Scene:
+    """Brings a volume, its mask and a box into one order. Reads both files whole.
+
+    Args:
+        volume: the image.
+        mask: labels in the same space; brought onto the grid of the image where they lie on another.
+        box: in slice-first order, as published.
+        window: grey values; one window for all pictures.
+
+    Raises:
+        GridMismatchError: image and mask lie in different spaces.
+        RecordError: the box leaves the volume.
+    """
+    shown = volume.oriented(ORDER)
+    array = shown.array()
+    names = {} if mask is None else {number: str(name) for number, name in mask.labels().items()}
+    labels = None
+    if mask is not None:
+        own = mask.oriented(ORDER)
+        equal = grids.check_relation(shown.grid, own.grid) == "equal"
+        labels = own.array() if equal else own.array_on(shown)
+    moved = None if box is None else shown.oriented_box(boxes.check_box(box, volume.shape))
+    return Scene(
+        array, labels, names, moved, shown.spacing, views.levels(window, array, array, volume.header)
+    )
