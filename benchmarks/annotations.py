@@ -1,8 +1,8 @@
 """Annotation arrays, side by side with what people use today: `python benchmarks/annotations.py [--small]`.
 
-Made-up records in the published form, 366,000 of them in one array of 700 MB, or 37,000 in 70 MB. Every run is
-a fresh process; the clock starts after the imports, and the page cache is warm. Runs of all methods take turns,
-so that noise hits all alike. Only ratios within one table should be quoted.
+Made-up records in the published form, 366,000 of them in one array of 700 MB, or 37,000 in 70 MB. Every run
+is a fresh process; the clock starts after the imports, and the page cache is warm. Runs of all methods take
+turns, so that noise hits all alike. Only ratios within one table should be quoted.
 """
 
 from __future__ import annotations
