@@ -84,15 +84,15 @@ def check_annotations(
     """
     digests: dict[tuple[str, str], Digests] = {}
     scans = list(tables)
-    for split in release.annotated_splits("all"):
-        if split not in tables.scans:
-            found.not_checked.append(f"{layout.annotation_file(split)}: its split table could not be read")
-    for split in tables.scans:
-        if split not in release.annotated_splits("all"):
-            found.add("annotations-missing", f"{split}: there is no {layout.annotation_file(split)}")
+    for split in layout.SPLITS:
         for kind in ("all", "balanced"):
             path = layout.annotation_file(split, kind)
-            if split in release.annotated_splits(kind) and path not in unusable:
+            if path not in release.tree.entries():
+                if kind == "all" and split in tables.scans:
+                    found.add("annotations-missing", f"{split}: there is no {path}")
+            elif split not in tables.scans:
+                found.not_checked.append(f"{path}: its split table could not be read")
+            elif path not in unusable:
                 digests[split, kind] = _Pass(release, tables, scans, split, path, found).run()
     for (split, kind), digest in digests.items():
         _check_repeats(digest, found)

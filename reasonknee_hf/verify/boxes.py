@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.rows.moaks import QUESTIONS, Question, fold, question_for_key
+from reasonknee_hf.volumes.boxes import box_of, box_slices
 
 Boxes = npt.NDArray[np.int64]
 """`(n, 6)`; slice-first, in pairs, ends inclusive, unless said otherwise."""
@@ -92,7 +93,7 @@ class BoxEvidence:
         """The verdict and the best three conventions, one line each."""
         verdict = "settle" if self.conclusive else "do not settle"
         return [
-            f"{self.compared:,} boxes, compared with their structure in the mask, {verdict} how boxes are written",
+            f"{self.compared:,} boxes, compared with the masks, {verdict} how the six numbers are meant",
             *(
                 f"{exact:,} equal, mean deviation {deviation:.2f} voxels: {convention}"
                 for convention, exact, deviation in self.ranking[:3]
@@ -126,21 +127,26 @@ def weigh(published: Boxes, structures: Boxes) -> BoxEvidence | None:
 def outside(boxes: Boxes, shapes: Boxes) -> npt.NDArray[np.bool_]:
     """Which boxes leave their volume of shape `(slices, x, y)`."""
     low, high = boxes[:, 0::2], boxes[:, 1::2]
-    return np.any((low < 0) | (high >= shapes) | (low > high), axis=1)
+    leaves: npt.NDArray[np.bool_] = np.any((low < 0) | (high >= shapes) | (low > high), axis=1)
+    return leaves
 
 
 def label_boxes(mask: npt.NDArray[Any]) -> dict[int, list[int]]:
     """The box around each label of a mask, without background 0, in the axis order of the array."""
     boxes: dict[int, list[int]] = {}
-    top = int(mask.max()) + 1
+    around = box_of(mask)
+    if around is None:
+        return boxes
+    labelled = mask[box_slices(around)]  # mostly a small part, and counting costs by the voxel
+    top = int(labelled.max()) + 1
     for axis in range(3):
-        present = np.zeros((mask.shape[axis], top), dtype=bool)
-        for index in range(mask.shape[axis]):
-            plane = mask[(slice(None),) * axis + (index,)].ravel(order="K")
+        present = np.zeros((labelled.shape[axis], top), dtype=bool)
+        for index in range(labelled.shape[axis]):
+            plane = labelled[(slice(None),) * axis + (index,)].ravel(order="K")
             present[index] = np.bincount(plane, minlength=top) > 0
         for label in np.flatnonzero(present.any(axis=0)):
             if label:
-                where = np.flatnonzero(present[:, label])
+                where = np.flatnonzero(present[:, label]) + around[2 * axis]
                 boxes.setdefault(int(label), []).extend((int(where[0]), int(where[-1])))
     return boxes
 

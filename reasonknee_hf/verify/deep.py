@@ -30,7 +30,7 @@ from reasonknee_hf.verify.boxes import (
     union,
     weigh,
 )
-from reasonknee_hf.verify.files import Files, report_groups
+from reasonknee_hf.verify.files import Files
 from reasonknee_hf.verify.findings import Findings
 from reasonknee_hf.verify.tables import Tables
 from reasonknee_hf.volumes.header import corner_distance
@@ -101,9 +101,8 @@ def check_volumes(
             for place in places[scan.split].get(scan.scan_id, ()):
                 known = structures.get(digest.question(place) or 0) if mask is not None else None
                 _compare(digest, place, shape, boxes, known, compared, found)
-    for kind, groups in same.items():
-        known_alike = {one.path: one.content for one in getattr(files, f"{kind}s").values() if one.content}
-        report_groups({c: group for c, group in groups.items() if _is_news(group, known_alike)}, found)
+    for groups in same.values():
+        files.report_identical(groups.values(), found)
     return len(scans), _check_boxes(compared, found)
 
 
@@ -220,12 +219,6 @@ def _places_by_scan(digest: Digests) -> dict[str, list[int]]:
     for place in range(len(digest)):
         places.setdefault(digest.scan(place).scan_id, []).append(place)
     return places
-
-
-def _is_news(group: list[tuple[Scan, str]], known: Mapping[str, str]) -> bool:
-    """Whether the files were not already told to be identical by listing or directory."""
-    contents = [known.get(path) for _, path in group]
-    return None in contents or len(set(contents)) > 1
 
 
 def _names(release: Release, found: Findings) -> tuple[dict[str, int], Mapping[str, object]]:

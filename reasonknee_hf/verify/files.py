@@ -49,10 +49,29 @@ class Held:
 
 @dataclass
 class Files:
-    """The volume and the mask of every scan, by its id, as far as they are there."""
+    """The volume and the mask of every scan, by its id, as far as they are there.
+
+    `identical` holds the groups of paths that were reported as identical.
+    """
 
     volumes: dict[str, Held] = field(default_factory=dict)
     masks: dict[str, Held] = field(default_factory=dict)
+    identical: list[frozenset[str]] = field(default_factory=list)
+
+    def report_identical(self, groups: Iterable[list[tuple[Scan, str]]], found: Findings) -> None:
+        """Reports groups of files with the same content, unless a larger one was reported before.
+
+        Args:
+            groups: Scans, each with the path of its file; those of a group have the same content.
+            found: Where defects go.
+        """
+        for group in groups:
+            paths = frozenset(path for _, path in group)
+            if len(paths) < 2 or any(paths <= known for known in self.identical):
+                continue
+            self.identical.append(paths)
+            kind = "identical-files" if len({s.split for s, _ in group}) == 1 else "identical-in-two-splits"
+            found.add(kind, ", ".join(f"{path} ({scan.split})" for scan, path in group[:4]))
 
 
 def check_contents(release: Release, found: Findings) -> set[str]:
@@ -116,22 +135,9 @@ def check_files(release: Release, tables: Tables, unusable: Iterable[str], found
         for path in (*left_volumes, *left_masks, *_unlisted_experts(release, own)):
             found.add("file-unlisted", path)
     for held in (files.volumes, files.masks):
-        _report_identical(tables, held, found)
+        files.report_identical(_alike_by_listing(tables, held), found)
     _report_unmeasured(release, found)
     return files
-
-
-def report_groups(groups: Mapping[str, list[tuple[Scan, str]]], found: Findings) -> None:
-    """Reports files with the same content.
-
-    Args:
-        groups: Content to the scans that it belongs to, each with the path of its file.
-        found: Where defects go.
-    """
-    for group in groups.values():
-        if len({path for _, path in group}) > 1:
-            kind = "identical-files" if len({s.split for s, _ in group}) == 1 else "identical-in-two-splits"
-            found.add(kind, ", ".join(f"{path} ({scan.split})" for scan, path in group[:4]))
 
 
 # --- what is there -----------------------------------------------------------------------------------------
@@ -250,7 +256,7 @@ def _unlisted_experts(release: Release, own: Mapping[str, Held]) -> list[str]:
 # --- identical files ---------------------------------------------------------------------------------------
 
 
-def _report_identical(tables: Tables, held: Mapping[str, Held], found: Findings) -> None:
+def _alike_by_listing(tables: Tables, held: Mapping[str, Held]) -> Iterable[list[tuple[Scan, str]]]:
     sizes = Counter(one.size for one in {one.path: one for one in held.values()}.values())
     groups: dict[str, list[tuple[Scan, str]]] = {}
     for scan in tables:
@@ -259,7 +265,7 @@ def _report_identical(tables: Tables, held: Mapping[str, Held], found: Findings)
             content = one.content or (_trailer(one) if sizes[one.size] > 1 else None)
             if content is not None:
                 groups.setdefault(content, []).append((scan, one.path))
-    report_groups(groups, found)
+    return groups.values()
 
 
 def _trailer(held: Held) -> str | None:

@@ -68,8 +68,8 @@ def check_tables(release: Release, unusable: Iterable[str], found: Findings) -> 
 
 
 def fold_id(text: str) -> str:
-    """`text` without what table readers change in ids: case, zeros in front of numbers, `.0` at the end."""
-    text = re.sub(r"(?<=\d)\.0+$", "", text.casefold())
+    """`text` without what table readers change in ids: case, zeros in front of numbers, `.0` behind them."""
+    text = re.sub(r"(?<=\d)\.0+(?=_|$)", "", text.casefold())
     return re.sub(r"\d+", lambda digits: digits[0].lstrip("0") or "0", text)
 
 
