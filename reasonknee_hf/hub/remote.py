@@ -11,8 +11,10 @@ from functools import partial
 from reasonknee_hf import environment
 from reasonknee_hf.errors import (
     EndpointError,
+    ForbiddenError,
     IntegrityError,
     OfflineError,
+    RemoteMissingError,
     UnreachableError,
 )
 from reasonknee_hf.hub import checks, listing
@@ -27,8 +29,8 @@ from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
     FileEntry,
     check_span,
-    chunk_sizes,
     find_entry,
+    pieces,
     refuse_pointer,
 )
 
@@ -304,7 +306,11 @@ class HubTree:
         if not fitting:
             return
         sample = min(fitting, key=lambda entry: entry.size or 0)
-        with self._repository.open(endpoint, self.sha, sample, None)[0] as answer:
+        try:
+            answer = self._repository.open(endpoint, self.sha, sample, None)[0]
+        except (RemoteMissingError, ForbiddenError):
+            return  # says nothing about ranges
+        with answer:
             whole = answer.everything(_SAMPLE_LIMIT)
         check = checks.ContentCheck(sample)
         check.update(whole)
@@ -340,7 +346,7 @@ class HubTree:
                 return
         kept = self._kept(path)
         if kept is not None:
-            yield from _pieces(kept[start:end])
+            yield from pieces(kept[start:end])
             return
         whole = start == 0 and end == entry.size
         check = checks.ContentCheck(entry if whole or end is None else FileEntry(path))
@@ -381,15 +387,6 @@ class HubTree:
                 if end is None or resumes > _RESUMES + (position - start) // _BYTES_PER_RESUME:
                     raise
                 logger.info("resuming %s at byte %d: %s", what, position, error)
-
-
-def _pieces(content: bytes) -> Iterator[bytes]:
-    position = 0
-    for size in chunk_sizes():
-        if position >= len(content):
-            return
-        yield content[position : position + size]
-        position += size
 
 
 def _refuse_unmeasured(answer: Answer, entry: FileEntry, where: str) -> None:

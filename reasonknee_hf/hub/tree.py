@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,10 @@ CHUNK = 64 * 1024
 # A git-LFS pointer text is 120 to 200 bytes; no file above this size can be one.
 POINTER_LIMIT = 1024
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:.*\n)*?size (\d+)")
+
+
+# To compare a name that is missing with all names of a large tree would take longer than any request.
+_COMPARED = 200
 
 
 @dataclass(frozen=True)
@@ -89,13 +95,24 @@ def chunk_sizes() -> Iterator[int]:
         yield CHUNK
 
 
+def pieces(content: bytes) -> Iterator[bytes]:
+    """`content` as a stream would hand it out."""
+    position = 0
+    for size in chunk_sizes():
+        if position >= len(content):
+            return
+        yield content[position : position + size]
+        position += size
+
+
 def find_entry(entries: Mapping[str, FileEntry], path: str, tree_name: str) -> FileEntry:
     """The entry of `path`. Raises [`FileMissingError`] with the closest names."""
     found = entries.get(path)
     if found is None:
-        import difflib
-
-        close = difflib.get_close_matches(path, entries.keys(), n=3)
+        folder, base = posixpath.split(path)
+        near = [name for name in entries if posixpath.basename(name) == base]
+        near += [name for name in entries if posixpath.dirname(name) == folder][:_COMPARED]
+        close = difflib.get_close_matches(path, dict.fromkeys(near), n=3)
         hint = f"; closest: {', '.join(close)}" if close else ""
         raise FileMissingError(f"{path!r} is not among the {len(entries)} files of {tree_name}{hint}")
     return found
