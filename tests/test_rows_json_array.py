@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import AnnotationError
-from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share
+from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share, read_record
 
 # Text that looks like structure, so that cuts and candidates fall into strings.
 _TRICKY = st.text(st.sampled_from('{}[]",:\\ \n\t0aé😀'), max_size=12)
@@ -274,6 +274,31 @@ def test_a_slice_of_known_records_needs_no_more_bytes_than_theirs() -> None:
     content = b'[{"a": 1}, {"a": 2}, {"a": 3}]'
     some = iter_records([content[11:19]], name="a", start=11, index=1)
     assert [(r.index, r.value) for r in itertools.islice(some, 1)] == [(1, {"a": 2})]
+
+
+def test_one_record_whose_place_is_known() -> None:
+    content = '[{"é": 1e999}, {"n": 18446744073709551616, "é": "x"}]'.encode()
+    first, second = iter_records([content], name="a")
+    for known in (first, second):
+        data = content[known.offset : known.offset + known.length]
+        record = read_record(data, name="a", offset=known.offset, index=known.index)
+        assert (record.offset, record.length, record.index) == (known.offset, known.length, known.index)
+        assert same(record.value, known.value)
+        assert repr(record) == repr(known)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"a": 1}, {', r"^a\.json, byte 108, record 7: not valid JSON: Extra data"),
+        (b'{"a": ', r"byte 106, record 7: not valid JSON: Expecting value"),
+        (b'{"\xff": 1}', r"byte 100, record 7: not valid JSON: 'utf-8'"),
+        (b"[1]", r"byte 100, record 7: found b'\[1\]' where a record, an object, should be"),
+    ],
+)
+def test_bytes_that_are_not_one_record_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(AnnotationError, match=message):
+        read_record(data, name="a.json", offset=100, index=7)
 
 
 def _big_array(records: int, size: int) -> Iterator[bytes]:

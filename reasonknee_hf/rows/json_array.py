@@ -145,6 +145,30 @@ def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> 
         yield record
 
 
+def read_record(data: bytes, *, name: str, offset: int, index: int) -> RawRecord:
+    """The one record whose bytes are known, e.g. from an index.
+
+    Args:
+        data: The record's bytes.
+        name: What to call the file in errors.
+        offset: Where the record begins in the file.
+        index: Its number.
+
+    Raises:
+        AnnotationError: `data` is not one JSON object.
+    """
+    try:
+        value = json_parser.loads(data)
+    except json.JSONDecodeError as error:
+        place = offset + len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
+        raise _error(f"not valid JSON: {error.msg}", name, place, index) from None
+    except (ValueError, RecursionError) as error:
+        raise _error(f"not valid JSON: {error}", name, offset, index) from None
+    if not isinstance(value, dict):
+        raise _error(f"found {data[:20]!r} where a record, an object, should be", name, offset, index)
+    return RawRecord(value, index, _Piece(data, offset, 1), 0)
+
+
 def _records(reader: _Reader) -> Iterator[RawRecord]:
     """All records from where the reader stands."""
     more = reader.enter()
@@ -238,15 +262,9 @@ class _Reader:
         end = self._find(json_text.nested_end) if found else None
         if end is None:
             raise self._error("the file ends before the record does; it is cut short")
-        data = self._data[self._pos : end]
-        try:
-            value = json_parser.loads(data)
-        except json.JSONDecodeError as error:
-            place = self.offset + len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
-            raise self._error(f"not valid JSON: {error.msg}", place) from None
-        except (ValueError, RecursionError) as error:
-            raise self._error(f"not valid JSON: {error}") from None
-        record = RawRecord(value, self._index, _Piece(data, self.offset, 1), 0)
+        record = read_record(
+            self._data[self._pos : end], name=self._name, offset=self.offset, index=self._index
+        )
         self._index += 1
         self._pos = end
         return record
@@ -317,8 +335,7 @@ class _Reader:
     # --- bytes ----------------------------------------------------------------------------------------------
 
     def _error(self, what: str, offset: int | None = None) -> AnnotationError:
-        where = self.offset if offset is None else offset
-        return AnnotationError(f"{self._name}, byte {where}, record {self._index}: {what}.")
+        return _error(what, self._name, self.offset if offset is None else offset, self._index)
 
     def _peek(self) -> bytes:
         """Moves to the next byte that is not blank, and gives it; `b""` at the end of the file."""
@@ -354,6 +371,10 @@ class _Reader:
         self._base += self._pos
         self._pos = 0
         return len(self._data) > len(kept)
+
+
+def _error(what: str, name: str, offset: int, index: int) -> AnnotationError:
+    return AnnotationError(f"{name}, byte {offset}, record {index}: {what}.")
 
 
 def _small(chunks: Iterable[bytes]) -> Iterator[bytes]:
