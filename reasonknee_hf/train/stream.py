@@ -46,8 +46,7 @@ class TrainingStream(datasets.IterableDataset):  # type: ignore[misc]
 
     - `len` is the number of rows, of a rank's part where `accelerate` split the stream.
     - Ranks read different scans. Every rank yields the same number of rows: one that holds more leaves rows
-    out,
-      one that holds fewer repeats its first ones; how many is logged. So all ranks make the same steps.
+      out, one that holds fewer repeats its first ones; how many is logged. So all ranks make the same steps.
     - [`~reasonknee_hf.train.callbacks.ResumeCallback`] makes a resuming `Trainer` pass over the rows it has
       seen without touching a volume.
 
@@ -93,17 +92,19 @@ class TrainingStream(datasets.IterableDataset):  # type: ignore[misc]
         """This worker's equal part of the rank's rows."""
         wanted = self._rows // workers + (worker < self._rows % workers)
         found = 0
-        for row in itertools.islice(super().__iter__(), wanted):
+        rows = super().__iter__()
+        for row in itertools.islice(rows, wanted):
             found += 1
             yield row
-        if 0 < found < wanted:
-            logger.info(
-                "worker %d repeats %d rows, so that all ranks make equal steps", worker, wanted - found
-            )
-        while 0 < found < wanted:
-            for row in itertools.islice(super().__iter__(), wanted - found):
-                found += 1
-                yield row
+        left_out, repeated = sum(1 for _ in rows), wanted - found
+        if left_out or repeated:
+            logger.info("equal steps: this part leaves %d rows out and repeats %d", left_out, repeated)
+        if found:
+            yield from itertools.islice(itertools.chain.from_iterable(self._again()), repeated)
+
+    def _again(self) -> Iterator[Iterator[Any]]:
+        while True:
+            yield super().__iter__()
 
 
 def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> TrainingStream:

@@ -1,0 +1,87 @@
+"""Two processes that train together over gloo: plain DDP, `accelerate`, `Trainer`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture(scope="module")
+def ranks(sample_dir: Path, tmp_path_factory) -> list[dict]:
+    """What both ranks of one run saw."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    tests = str(Path(__file__).parents[1])
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "train.rank", str(sample_dir), str(folder / f"rank{rank}")],
+            env={
+                **os.environ,
+                "PYTHONPATH": tests,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "GLOO_SOCKET_IFNAME": "lo",
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=(folder / f"rank{rank}.err").open("w"),
+        )
+        for rank in range(2)
+    ]
+    try:
+        running[0].wait(timeout=400)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    done = [folder / f"rank{rank}.json" for rank in range(2)]
+    assert all(path.is_file() for path in done), (folder / "rank0.err").read_text()[-3000:]
+    return [json.loads(path.read_text()) for path in done]
+
+
+@pytest.mark.parametrize("loop", ["ddp", "accelerate", "trainer"])
+def test_ranks_make_equal_steps_on_different_scans(ranks: list[dict], loop: str) -> None:
+    first, second = (rank[loop]["seen"] for rank in ranks)
+    assert [len(batch) for batch in first] == [len(batch) for batch in second]
+    assert sum(map(len, first)) == ranks[0]["rows"] // 2
+    scans = [{name.rpartition("_")[0] for batch in seen for name in batch} for seen in (first, second)]
+    assert scans[0].isdisjoint(scans[1])
+    assert all(scans)
+
+
+@pytest.mark.parametrize("loop", ["ddp", "accelerate", "trainer"])
+def test_ranks_learn(ranks: list[dict], loop: str) -> None:
+    for rank in ranks:
+        losses = rank[loop]["losses"]
+        assert losses[-1] < losses[0]
+
+
+def test_no_rank_decodes_a_volume_of_the_other(ranks: list[dict]) -> None:
+    for rank in ranks:
+        scans = {name.rpartition("_")[0] for batch in rank["ddp"]["seen"] for name in batch}
+        assert rank["decodes"] == len(scans)
+
+
+def test_what_equal_steps_cost_is_said(ranks: list[dict]) -> None:
+    for rank in ranks:
+        seen = [name for batch in rank["ddp"]["seen"] for name in batch]
+        repeated = len(seen) - len(set(seen))
+        (line, *_) = [line for line in rank["said"] if line.startswith("equal steps")]
+        assert f"repeats {repeated}" in line
+
+
+def test_dispatch_from_rank_0_names_the_option(ranks: list[dict]) -> None:
+    assert "dispatch_batches=False" in ranks[0]["dispatch"]
