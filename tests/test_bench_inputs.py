@@ -81,6 +81,15 @@ def test_the_published_zero_shot_file_is_read_as_it_is(tmp_path):
     assert report.data["inputs"]["missing_items"] == 0
 
 
+def test_the_result_of_the_item_before_is_no_answer():
+    # What the published o1 script writes after a failed call.
+    content = {}
+    for row, before in zip(REFERENCES[1:], REFERENCES, strict=False):
+        content[row["id"]] = {"question": row["prompt"], "o1_result": json.loads(answer(before))}
+    report = score(content, REFERENCES[1:], rounds=0)
+    assert report.data["invalid"] == {"other_lesion": len(REFERENCES) - 1}
+
+
 def test_the_reference_inside_an_sft_file_is_not_read(tmp_path):
     entries = [entry | {"generated_text": "nothing"} for entry in published_sft(REFERENCES)]
     report = score(entries, REFERENCES, rounds=0)

@@ -91,6 +91,16 @@ def test_partly_valid_answers_count_for_the_attributes_they_give():
     assert report.data["invalid"] == {"out_of_range": 1}
 
 
+def test_accuracy_by_range_of_the_grades():
+    report = score(noisy(REFERENCES), REFERENCES, rounds=0, priors=count_grades(REFERENCES))
+    ranges = report.data["grade_ranges"]
+    counts = {name: row["attribute_accuracy"]["n"] for name, row in ranges.items()}
+    assert counts["0-8"] == 6 * 6
+    assert counts["0/1"] == 6 * sum(a.high == 1 for q in list(QUESTIONS.values())[:62] for a in q.attributes)
+    assert sum(counts.values()) == report.data["count"]["grades"]
+    assert ranges["0/1"]["prior_attribute_accuracy"]["value"] >= 0.5
+
+
 def test_micro_pools_and_macro_is_the_mean_of_the_categories():
     references = [*osteophytes([1]), *(with_grades(row, presence=1) for row in rows(scans=3, questions=[58]))]
     report = score({references[0]["id"]: answer(references[0])}, references)

@@ -10,7 +10,7 @@ from bench_cases import answer, noisy, rows, truth
 from reasonknee_hf.bench import score
 from reasonknee_hf.bench.attribution import attribution, attribution_table
 from reasonknee_hf.bench.settings import SETTINGS, bench_items, read_questions
-from reasonknee_hf.errors import OptionError, PredictionError
+from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 
 REFERENCES = list(rows(scans=6, patients=4, questions=range(1, 70)))
 
@@ -89,6 +89,13 @@ def test_images_are_named_and_not_opened():
     ]
     given = [row | {"image": image} for row, image in zip(REFERENCES, kinds, strict=False)]
     assert [item["image"] for item in bench_items(given, "zero_shot")] == paths
+
+
+def test_a_row_without_a_prompt_is_named():
+    with pytest.raises(RecordError, match=REFERENCES[0]["id"]):
+        next(bench_items([REFERENCES[0] | {"prompt": None}], "zero_shot"))
+    filled = next(bench_items([REFERENCES[0] | {"prompt": None}], "zero_shot", questions={1: "Well?"}))
+    assert filled["prompt"] == "Well?"
 
 
 def test_unknown_settings_and_subsets():

@@ -11,7 +11,7 @@ from reasonknee_hf.bench.boxes import BoxConvention, iou
 from reasonknee_hf.bench.priors import Priors, count_grades, load_priors
 from reasonknee_hf.bench.references import read_references
 from reasonknee_hf.bench.report import Report
-from reasonknee_hf.bench.score import score
+from reasonknee_hf.bench.scoring import score
 
 __all__ = [
     "BoxConvention",

@@ -2,7 +2,8 @@
 
 - JSON lines, or a JSON list, of `{"id", "prediction"}`: `prediction` is raw model text or an object.
 - The dict that the published zero-shot scripts write: the key is the id, the member that ends in `_result`
-  the answer; an entry without one was never answered.
+  the answer; an entry without one was never answered. (After a failed call one of these scripts writes the
+  result of the item before once more. It is for another lesion, and so no answer.)
 - The list that the published SFT script writes: `generated_text` is the answer; the id comes from `image` and
   from the question that `prompt` asks. `final_diagnosis` is the reference there and is never read.
 

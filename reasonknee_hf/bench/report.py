@@ -14,7 +14,7 @@ from reasonknee_hf.errors import ExtraMissingError, OptionError
 
 if TYPE_CHECKING:
     from reasonknee_hf.bench.metrics import Bootstrap
-    from reasonknee_hf.bench.score import Outcome
+    from reasonknee_hf.bench.scoring import Outcome
 
 DATASET = "rajpurkarlab/3DReasonKnee"
 TASK = "reasonknee_bench"
@@ -22,7 +22,7 @@ TASK = "reasonknee_bench"
 
 @dataclass
 class Report:
-    """What [`score`][reasonknee_hf.bench.score.score] returns.
+    """What [`score`][reasonknee_hf.bench.scoring.score] returns.
 
     Args:
         data: All figures as plain data; what `--json` writes.
@@ -75,7 +75,7 @@ class Report:
 
     def item(self, index: int) -> dict[str, Any]:
         """The record of the item at `index` of `outcome.references.ids`."""
-        from reasonknee_hf.bench.score import STAGES
+        from reasonknee_hf.bench.scoring import STAGES
 
         outcome, references = self.outcome, self.outcome.references
         reading, question = outcome.readings[index], references.questions[index]
@@ -101,6 +101,10 @@ class Report:
             "span": reading.span if reading else None,
         }
         return record if self.data["subset"] is None else record | {"subset": self.data["subset"]}
+
+    def _repr_markdown_(self) -> str:
+        """What notebooks show."""
+        return self.markdown()
 
     def eval_results(
         self,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from reasonknee_hf.bench.boxes import NAMES
-from reasonknee_hf.errors import OptionError, PredictionError
+from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 from reasonknee_hf.rows.moaks import CATEGORIES, QUESTIONS, Question
 
 Setting = Literal["zero_shot", "instruction", "gt_region", "sft", "sft_cot"]
@@ -118,12 +118,18 @@ def bench_items(
 
     Raises:
         OptionError: There is no such setting.
+        RecordError: A row has no prompt, and `questions` has none for it.
     """
     if setting not in SETTINGS:
         raise OptionError(f"There is no setting {setting!r}. Settings: {', '.join(SETTINGS)}.")
     for row in rows:
         question = QUESTIONS.get(row["question_id"]) if row["question_id"] is not None else None
         given = (questions or {}).get(question.id) if question else None
+        text = given or row["prompt"]
+        if not text:
+            raise RecordError(
+                f"Row {row['id']} has no prompt. Give a question file (questions=, --questions)."
+            )
         region = row["bbox"] if setting == "gt_region" else None
         recipe = "upstream" if region is None else "region"
         frames = {"recipe": recipe, **_FRAMES[recipe]}
@@ -136,9 +142,7 @@ def bench_items(
             "setting": setting,
             "question_id": row["question_id"],
             "category": CATEGORIES[category] if isinstance(category, int) else category,
-            "prompt": item_prompt(
-                given or row["prompt"], question, setting, region, ask_box, guided=given is not None
-            ),
+            "prompt": item_prompt(text, question, setting, region, ask_box, guided=given is not None),
             "prompt_from": "row" if given is None else "questions",
             "image": image["path"] if isinstance(image, dict) else getattr(image, "path", image),
             "frames": frames,
@@ -151,6 +155,16 @@ def bench_items(
 def item_prompt(
     text: str, question: Question | None, setting: str, region: Any, ask_box: bool, *, guided: bool
 ) -> str:
+    """The text that a model is asked for one item.
+
+    Args:
+        text: The question, as the row or a question file has it.
+        question: What it asks, for the guidance; `None` if that is unknown.
+        setting: One of `SETTINGS`.
+        region: The true box to tell, six ints in voxels; `None` to tell none.
+        ask_box: Ends a prompt that does not ask for a box with a request for one, unless the region is told.
+        guided: Whether `text` holds its guidance already.
+    """
     parts = [text]
     if setting in _GUIDED and question is not None and not guided:
         parts.insert(0, GUIDANCE[question.family])

@@ -14,7 +14,7 @@ from reasonknee_hf.rows.moaks import CATEGORIES
 
 if TYPE_CHECKING:
     from reasonknee_hf.bench.priors import Priors
-    from reasonknee_hf.bench.score import Outcome
+    from reasonknee_hf.bench.scoring import Outcome
 
 HIT_RATES = (0.1, 0.25, 0.5)
 GROUPS = ("category", "paper", "structure")
@@ -59,6 +59,7 @@ def summarise(
         "prior_origin": priors.origin if priors else None,
         "grades": _grades(outcome, priors, bootstrap),
         "attributes": _attributes(outcome, bootstrap),
+        "grade_ranges": _grade_ranges(outcome, priors, bootstrap),
         "localisation": _localisation(outcome, bootstrap),
         "stages": _stages(outcome, stages),
         "warnings": outcome.warnings + _remarks(outcome, priors),
@@ -174,6 +175,23 @@ def _attributes(outcome: Outcome, bootstrap: Bootstrap) -> dict[str, Any]:
             },
         },
     }
+
+
+def _grade_ranges(outcome: Outcome, priors: Priors | None, bootstrap: Bootstrap) -> dict[str, Any]:
+    """Attribute accuracy by the range of the grades, for guessing is easier where there are fewer."""
+    references = outcome.references
+    highs = sorted({int(width) - 1 for width in metrics.WIDTHS})
+    names = [f"0-{high}" if high > 1 else "0/1" for high in highs]
+    codes = np.searchsorted(highs, metrics.WIDTHS[references.grade_kind] - 1)
+    patients = references.patients[references.grade_item]
+    columns = {"attribute_accuracy": outcome.predicted == references.truth}
+    if priors:
+        columns["prior_attribute_accuracy"] = priors.predict(references) == references.truth
+    section: dict[str, Any] = {}
+    for column, values in columns.items():
+        for name, figure in grouped(patients, codes, names, values, bootstrap)[0].items():
+            section.setdefault(name, {})[column] = figure
+    return section
 
 
 def _counts(kinds: Ints, truth: Ints, code: int) -> list[int]:

@@ -61,7 +61,7 @@ def all_tables(data: dict[str, Any], *, compare_paper: bool = False) -> list[Tab
     tables = [_overall(data), _paper(data, compare_paper), _categories(data), _stages(data)]
     if data["localisation"]["answers_hold_boxes"]:
         tables.append(_boxes(data))
-    return [*tables, _attributes(data), _structures(data), _answers(data)]
+    return [*tables, _attributes(data), _ranges(data), _structures(data), _answers(data)]
 
 
 def headline(data: dict[str, Any]) -> list[str]:
@@ -231,6 +231,15 @@ def _attributes(data: dict[str, Any]) -> Table:
             ]
         )
     table.notes = ["Kappa: quadratic weights. Recall: '-' where no reference has the grade."]
+    return table
+
+
+def _ranges(data: dict[str, Any]) -> Table:
+    table = Table("By range of the grades", ["Grades", "count", "attributes", "prior"])
+    for name, row in data["grade_ranges"].items():
+        accuracy = row["attribute_accuracy"]
+        prior = number(row.get("prior_attribute_accuracy"))
+        table.rows.append([name, str(accuracy["n"]), number(accuracy, interval=True), prior])
     return table
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reasonknee_hf.bench.settings import SETTINGS
-from reasonknee_hf.cli.common import add_source_options, source_options
+from reasonknee_hf.cli.common import add_source_options, open_chosen_release, source_options
 from reasonknee_hf.errors import OptionError, PredictionError
 
 if TYPE_CHECKING:
@@ -127,11 +127,11 @@ def run(args: argparse.Namespace) -> int:
 # --- the rows -------------------------------------------------------------------------------------
 
 
-def _rows(args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+def _rows(args: argparse.Namespace, *, masks: bool = False) -> Iterator[Mapping[str, Any]]:
     """Rows of the chosen part of the benchmark; volumes that are not there do not matter, none is opened."""
     from reasonknee_hf.loading import load_dataset
 
-    options: dict[str, Any] = {"masks": False, "on_error": "null", "annotations": args.annotations}
+    options: dict[str, Any] = {"masks": masks, "on_error": "null", "annotations": args.annotations}
     seen: dict[str, None] = {}
 
     def wanted(row: Mapping[str, Any]) -> bool:
@@ -271,7 +271,7 @@ def _write(args: argparse.Namespace, reports: dict[str, Report], effects: dict[s
         ]
         _save(args.items, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
     if args.eval_results:
-        _save(args.eval_results, next(iter(reports.values())).eval_results())
+        _save(args.eval_results, next(iter(reports.values())).eval_results(**_dataset(args)))
     if args.plot:
         from reasonknee_hf.bench.plots import draw
 
@@ -279,6 +279,17 @@ def _write(args: argparse.Namespace, reports: dict[str, Report], effects: dict[s
         for setting, report in reports.items():
             target = path.with_name(f"{path.stem}-{setting}{path.suffix}") if len(reports) > 1 else path
             print(f"written: {draw(report, target)}", file=sys.stderr)
+
+
+def _dataset(args: argparse.Namespace) -> dict[str, Any]:
+    """Which dataset was scored: the Hub id and commit; nothing of them for folders and the sample."""
+    from reasonknee_hf import environment
+    from reasonknee_hf.release.layout import DEFAULT_SOURCE
+
+    release = open_chosen_release(args)
+    if release.sha is None:
+        return {}
+    return {"dataset_id": args.source or environment.source() or DEFAULT_SOURCE, "revision": release.sha}
 
 
 def _save(path: str, text: str) -> None:
@@ -314,7 +325,7 @@ def _item(args: argparse.Namespace) -> int:
     from reasonknee_hf.bench import score
     from reasonknee_hf.bench.item import item_text
 
-    row = next((row for row in _rows(args) if row["id"] == args.id), None)
+    row = next((row for row in _rows(args, masks=args.out is not None) if row["id"] == args.id), None)
     if row is None:
         raise OptionError(
             f"No item {args.id!r} among the chosen rows. Ids are PATIENT_VISIT_STUDY_SERIES_SIDE_QUESTION."
@@ -324,7 +335,7 @@ def _item(args: argparse.Namespace) -> int:
     if args.out:
         from reasonknee_hf.cli.show import draw_row
 
-        draw_row(dict(row), Path(args.out))
+        draw_row(row, args.out)
         print(f"written: {args.out}", file=sys.stderr)
     return 0
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reasonknee_hf.bench.score import score
+from reasonknee_hf.bench.scoring import score
 from reasonknee_hf.bench.settings import bench_items, read_questions
 from reasonknee_hf.rows.moaks import QUESTIONS
 
