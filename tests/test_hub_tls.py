@@ -13,7 +13,7 @@ import pytest
 from hub import faults as f
 from hub.server import Origin
 
-from reasonknee_hf.errors import EndpointError, UnreachableError
+from reasonknee_hf.errors import EndpointError, OptionError, UnreachableError
 from reasonknee_hf.hub import mirrors
 from reasonknee_hf.hub.remote import HubTree
 
@@ -88,6 +88,9 @@ def test_a_certificate_must_be_trusted(secure, certificate, monkeypatch):
     with pytest.raises(UnreachableError, match="REQUESTS_CA_BUNDLE"):
         HubTree(REPO, None, secure.url)
     assert secure.log == []
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate) + ".gone")
+    with pytest.raises(OptionError, match="REQUESTS_CA_BUNDLE"):
+        HubTree(REPO, None, secure.url)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     tree = HubTree(REPO, None, secure.url)
     assert tree.sha == secure.sha

@@ -318,6 +318,11 @@ def _proxy_headers(proxy: str) -> dict[str, str]:
 def _tls_context(bundle: str | None) -> ssl.SSLContext:
     if bundle is not None:
         folder = os.path.isdir(bundle)
+        if not os.path.exists(bundle):
+            raise OptionError(
+                f"the certificates {bundle!r} named by REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE "
+                f"are not there"
+            )
         return ssl.create_default_context(
             cafile=None if folder else bundle, capath=bundle if folder else None
         )

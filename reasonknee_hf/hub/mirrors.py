@@ -85,8 +85,8 @@ class Mirrors:
         """The result of the first `attempt` that succeeds, over all endpoints and within bounded retries.
 
         Endpoints that are throttled, or that do not honour ranges where a range is wanted, come last. After
-        each round of all endpoints there is a pause; it ends when the time that failed tries took exceeds the
-        timeout setting, except that an endpoint which did not answer in time gets a second chance.
+        each round of all endpoints there is a pause. There is no further round if it is likely to end after
+        the timeout setting; only an endpoint that did not answer in time gets a second chance.
 
         Args:
             attempt: Asks one endpoint; raises an [`EndpointError`] if it does not get what it wants.
@@ -101,7 +101,7 @@ class Mirrors:
         failures: dict[Endpoint, EndpointError] = {}
         tries = dict.fromkeys(self.endpoints, 0)
         budget = environment.timeout()
-        started = time.monotonic()
+        started = round_started = time.monotonic()
         for number in range(ROUNDS):
             candidates = [e for e in self._ordered(ranged) if tries[e] < _allowed(failures.get(e))]
             if not candidates:
@@ -112,9 +112,13 @@ class Mirrors:
             started += waited  # waiting because we were told to is not failing
             if number and not waited:
                 pause = _FIRST_PAUSE * 2 ** (number - 1) * random.uniform(0.5, 1.5)
-                if time.monotonic() - started + pause > budget:
+                now = time.monotonic()
+                likely_end = now - started + pause + (now - round_started)
+                second_chance = number == 1 and any(isinstance(e, SlowError) for e in failures.values())
+                if likely_end > budget and not second_chance:
                     break
                 time.sleep(pause)
+            round_started = time.monotonic()
             for endpoint in candidates:
                 if health_of(endpoint).wait_left() > 0:
                     failures.setdefault(endpoint, _still_throttled(endpoint, what))
@@ -123,8 +127,6 @@ class Mirrors:
                 try:
                     result = attempt(endpoint)
                 except EndpointError as error:
-                    if isinstance(error, SlowError) and tries[endpoint] == 1:
-                        budget += environment.timeout()
                     failures[endpoint] = error
                     self.demote(endpoint, error)
                 else:
