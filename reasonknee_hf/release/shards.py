@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.rows.index import RowIndex
-from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share
+from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share, read_record
 
 # Each divides evenly among the usual numbers of ranks and workers (1, 2, 3, 4, 6, 8, 12, 24, …).
 _COUNTS = (192, 96, 48, 24)
@@ -104,7 +104,7 @@ def scan_reader(
         row = int(rows[scan][place])
         start, stop = index.span(row)
         data = stretches[stretch][at : at + stop - start]
-        return next(iter_records([data], name=path, start=start, index=row))
+        return read_record(data, name=path, offset=start, index=row)
 
     return record
 
