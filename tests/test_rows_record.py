@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,6 +153,10 @@ def test_grades_that_do_not_fit_are_null_and_named(grade: Any) -> None:
         ({LESION: 2}, "a single value for"),
         ({"ACL": {"Complete Tear": 0}}, "'ACL' is graded, but the prompt asks for 'tibia medial anterior"),
         ({"x": "y" * 200}, "a single value for 'x'"),
+        ({LESION: {"size": 1, "Size of lesion": 2}}, "is graded twice, under different keys"),
+        ({LESION: {"size": 1}, LESION.upper(): {"size": 1}}, "is graded twice"),
+        ({"half \ud800": {"size": 1}}, "half of a surrogate pair"),
+        ({LESION: {"half \ud800": 1}}, "half of a surrogate pair"),
     ],
 )
 def test_diagnoses_that_do_not_fit_are_named(diagnosis: Any, text: str) -> None:
@@ -198,6 +203,7 @@ def test_a_record_without_a_diagnosis() -> None:
         (None, [7, 8, 7, 8, 7, 8], [7, 8, 7, 8, 7, 8]),
         (None, None, None),
         ([], None, None),
+        ([], [7, 8, 7, 8, 7, 8], [7, 8, 7, 8, 7, 8]),
         ([5, 5, 0, 0, 7, 7], None, [5, 5, 0, 0, 7, 7]),
         ([1.0, 2.0, 3, 4, 5, 6], None, [1, 2, 3, 4, 5, 6]),
     ],
@@ -342,7 +348,7 @@ def test_any_record_gives_a_row_that_the_schema_takes(diagnosis: Any, inner: Any
     features = row_features("full")
     for value in (diagnosis, {"bounding_box": inner, LESION: diagnosis}, {LESION: {"size": inner}}):
         row, problems = problems_of(final_diagnosis=value, prompt=text)
-        features.encode_example(row)
+        pa.Table.from_pylist([features.encode_example(row)], schema=features.arrow_schema)
         named = {problem.column for problem in problems}
         for column in named:
             assert row[column] is None

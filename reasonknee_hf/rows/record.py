@@ -171,7 +171,7 @@ def _diagnosis(
     inner_box, lesions = _unwrap(record.get("final_diagnosis"))
     outer_box = next((record[key] for key in record if fold(key) in _BOX_KEYS), None)
     try:
-        box = _box(outer_box if inner_box is None else inner_box)
+        box = _box(outer_box if inner_box in (None, []) else inner_box)
     except _Unreadable as reason:
         problems.append(Problem("bbox", str(reason)))
     try:
@@ -188,7 +188,7 @@ def _unwrap(value: Any) -> tuple[Any, Any]:
         if isinstance(value, str):
             try:
                 value = json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return box, value
         if not isinstance(value, dict):
             return box, value
@@ -226,7 +226,7 @@ def _grades(lesions: Any, question: Question | None) -> list[dict[str, Any]] | N
         return []
     if not isinstance(lesions, dict):
         raise _Unreadable(f"{_shown(lesions)} in final_diagnosis instead of an object")
-    grades = []
+    grades: dict[tuple[str, str], int] = {}
     for key, value in lesions.items():
         graded = question_for_key(key)
         if graded is not None and question is not None and graded is not question:
@@ -239,8 +239,12 @@ def _grades(lesions: Any, question: Question | None) -> list[dict[str, Any]] | N
                 raise _Unreadable(f"{attribute} of {lesion!r} is {_shown(grade)}, not a whole number")
             if not 0 <= grade <= high:
                 raise _OutOfRange(f"{attribute} of {lesion!r} is {grade}, outside 0-{high}")
-            grades.append({"lesion": lesion, "attribute": attribute, "grade": grade})
-    return grades
+            if (lesion, attribute) in grades:
+                raise _Unreadable(f"{attribute} of {lesion!r} is graded twice, under different keys")
+            if not (_is_unicode(lesion) and _is_unicode(attribute)):
+                raise _Unreadable(f"the key {_shown(key)} or {_shown(name)} has half of a surrogate pair")
+            grades[lesion, attribute] = grade
+    return [{"lesion": lesion, "attribute": name, "grade": grade} for (lesion, name), grade in grades.items()]
 
 
 def _attribute(name: str | None, question: Question | None, lesion: str) -> tuple[str, int]:
