@@ -6,6 +6,7 @@ import io
 import itertools
 import random
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hub import faults as f
@@ -225,3 +226,29 @@ def test_a_mirror_keeps_wrong_bytes_for_ever_and_we_do_not_take_them(olah, olah_
     olah_origin.rules = []
     assert outcome(case, "read", olah, monkeypatch) == "Content"  # out of its poisoned cache
     assert outcome(case, "read", [olah, olah_origin.url], monkeypatch) == "ok"
+
+
+def test_many_threads_in_the_middle_of_all_faults(origin, second_origin, monkeypatch):
+    """Connections are shared and given up all the time here: no answer may end up with another question."""
+    case = Case(7)
+    sha = {one.put_tree(case.repo, case.files) for one in (origin, second_origin)}.pop()
+    # Left out is what marks an endpoint for the whole process, and a lie that begins after the endpoint has
+    # shown that it is honest, which nothing but a checksum can notice.
+    left_out = ("429", "Range ignored", "206 shifted, lying", "content wrong", "cut, then")
+    faults = [fault for name, (fault, _) in FAULTS.items() if not name.startswith(left_out)]
+    dice = random.Random(8)
+    monkeypatch.setattr(mirrors, "_health", {})
+    origin.faults(lambda reply: dice.choice(faults)(reply) if dice.random() < 0.6 else None)
+
+    def work(number: int) -> bool:
+        tree = HubTree(case.repo, sha, [origin.url, second_origin.url])
+        start = number * 1000
+        if number % 4 == 0:
+            return b"".join(tree.stream(RAW)) == case.raw
+        if number % 4 == 1:
+            return tree.read("data/masks_aa") == case.files["data/masks_aa"]
+        return tree.ranges(RAW, [(start, start + 5000)]) == [case.raw[start : start + 5000]]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(200)))
+    assert len(origin.requests("/resolve/")) >= 200
