@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import verify_plants as plant
-from verify_plants import counts, report_on
+from verify_plants import counts, examples, report_on
 
 from reasonknee_hf.sample import write_sample
 from reasonknee_hf.verify.boxes import DECLARED, Convention
@@ -209,6 +209,17 @@ def test_volumes_under_another_root(root, tmp_path):
     assert report.scans_read == 6
 
 
+def test_another_root_beside_volumes_of_the_release(root, tmp_path):
+    """The other root is asked first; what the release has of its own is listed all the same."""
+    other = tmp_path / "mri"
+    shutil.copytree(root / "data/images", other)
+    name = plant.volume(root, "train").relative_to(root / "data/images")
+    (other / name).write_bytes(b"")
+    (other / plant.volume(root, "test").relative_to(root / "data/images")).write_bytes(plant.POINTER)
+    (other / plant.volume(root, "val").relative_to(root / "data/images")).unlink()
+    assert counts(report_on(root, images=str(other), deep=True)) == {"empty-file": 1, "pointer-file": 1}
+
+
 def test_unpacked_masks(root):
     masks = plant.members(root)
     for part in ("aa", "ab"):
@@ -220,3 +231,27 @@ def test_unpacked_masks(root):
     report = report_on(root, deep=True)
     assert counts(report) == {}
     assert report.boxes.conclusive
+
+
+def test_listed_but_absent_and_present_but_not_the_real_content(root):
+    """All at once, each kind apart: found without reading volumes, but for the one that is all zero."""
+    plant.volume(root, "train", 0).unlink()
+    plant.volume(root, "train", 1).write_bytes(plant.POINTER)
+    plant.volume(root, "train", 2).write_bytes(b"")
+    zero = plant.volume(root, "val")
+    extra = zero.with_name("20041222_10309999_1.nii.gz")
+    extra.write_bytes(zero.read_bytes())
+    zero.write_bytes(plant.edit_nifti(zero.read_bytes(), lambda array, affine: (array * 0, affine)))
+    plant.edit_members(root, lambda masks: masks.pop(mask_key(root, "test")))
+    expected = {
+        "volume-missing": 1,
+        "pointer-file": 1,
+        "empty-file": 1,
+        "file-unlisted": 1,
+        "mask-missing": 1,
+    }
+    assert counts(report_on(root)) == expected
+    report = report_on(root, deep=True)
+    assert counts(report) == {**expected, "volume-empty": 1}
+    assert zero.name in examples(report, "volume-empty")
+    assert extra.name in examples(report, "file-unlisted")

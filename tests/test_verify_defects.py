@@ -12,6 +12,7 @@ from verify_plants import counts, report_on
 
 from reasonknee_hf.sample import write_sample
 from reasonknee_hf.verify.findings import KINDS
+from reasonknee_hf.verify.tables import fold_id
 
 pytestmark = pytest.mark.floor
 PLANTS, planted = plant.registry()
@@ -352,3 +353,51 @@ def test_a_planted_defect_is_reported_and_only_it(name, root):
     report = report_on(root)
     assert counts(report) == expected
     assert report.exit_code == any(KINDS[kind][0] == "error" for kind in expected)
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "./{}",
+        "../../{}",
+        "/home/someone/proj/{}",
+        "C:\\knees\\{}",
+        "/mnt/{}",
+    ],
+)
+def test_spellings_of_a_path_are_no_defect(spelling, root):
+    for column in ("image_filepath", "label_filepath"):
+        path = plant.cell(root, "train", 0, column).removeprefix("../")
+        if "\\" in spelling:
+            path = path.replace("/", "\\")
+        plant.edit_row(root, "train", 0, **{column: spelling.format(path)})
+    assert counts(report_on(root)) == {}
+
+
+def test_bytes_of_a_table_that_mean_nothing_are_no_defect(root):
+    for name in plant.TABLES:
+        path = root / f"data/split_files/{name}.csv"
+        text = path.read_text().replace(",", " , ").replace("\n", "\r\n")
+        path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert counts(report_on(root)) == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("0012", "12"),
+        ("00M", "0m"),
+        ("9000001.0", "9000001"),
+        ("knee_3.nii.gz", "knee_003.nii.gz"),
+        ("000", "0"),
+    ],
+)
+def test_ids_that_differ_only_in_zeros_or_case(one, other):
+    assert fold_id(one) == fold_id(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("10", "1"), ("9000010", "900001"), ("1.5", "1"), ("0.C.2", "C.2")]
+)
+def test_ids_that_differ(one, other):
+    assert fold_id(one) != fold_id(other)

@@ -5,13 +5,13 @@ But for one thing: of gzip files of equal size in a folder, which lists no hashe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reasonknee_hf.errors import AmbiguousPathError, ArchiveError, IntegrityError, PointerError
 from reasonknee_hf.hub.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.source import open_tree
-from reasonknee_hf.hub.tree import POINTER_LIMIT, FileEntry, Tree, refuse_pointer
+from reasonknee_hf.hub.tree import POINTER_LIMIT, Tree, refuse_pointer
 from reasonknee_hf.release import Release, layout
 from reasonknee_hf.rows.paths import PathResolver
 from reasonknee_hf.rows.scan import Scan
@@ -80,28 +80,11 @@ def check_contents(release: Release, found: Findings) -> set[str]:
     Small files are read, as only those can be pointers; at a Hub only those that the listing does not already
     show to be kept in LFS.
     """
-    unusable: set[str] = set()
     parts = {path for archive in release.fs.archives.values() for path in archive.parts.paths}
-    for path, entry in release.tree.entries().items():
-        is_data = path.endswith(_DATA) or path in parts
-        if not is_data or entry.size is None or entry.size > POINTER_LIMIT:
-            continue
-        if entry.size == 0:
-            found.add("empty-file", path)
-            unusable.add(path)
-        elif entry.sha256 is None:
-            try:
-                release.tree.read(path)
-            except PointerError as error:
-                found.add("pointer-file", str(error))
-                unusable.add(path)
-            except IntegrityError as error:
-                found.add("file-unreadable", str(error))
-                unusable.add(path)
-    return unusable
+    return _unusable(release.tree, lambda path: path.endswith(_DATA) or path in parts, found)
 
 
-def check_files(release: Release, tables: Tables, unusable: Iterable[str], found: Findings) -> Files:
+def check_files(release: Release, tables: Tables, unusable: set[str], found: Findings) -> Files:
     """Compares volumes and masks with the tables.
 
     Args:
@@ -110,29 +93,30 @@ def check_files(release: Release, tables: Tables, unusable: Iterable[str], found
         unusable: What [`check_contents`] returned.
         found: Where defects go.
     """
-    unusable = set(unusable)
     files = Files()
-    own = {path: _in_tree(release.tree, entry, unusable) for path, entry in release.tree.entries().items()}
+    own = _Root(_held(release.tree, unusable))
     members, archive_is_open = _archive_members(release, unusable, found)
-    elsewhere = {}
+    volume_roots = [own]
     if release.images is not None:
         tree = open_tree(release.images)
-        elsewhere = {path: _in_tree(tree, entry, set()) for path, entry in tree.entries().items()}
-
-    volumes = {p: h for p, h in own.items() if p.endswith(_VOLUMES) and not _is_mask(p) and not _is_expert(p)}
-    masks = {p: h for p, h in own.items() if p.endswith(_VOLUMES) and _is_mask(p)} | members
-    lost_volumes = _match(tables, "image_filepath", [elsewhere, volumes], files.volumes, found)
-    lost_masks = _match(tables, "label_filepath", [masks], files.masks, found)
+        broken = _unusable(tree, lambda path: path.endswith(_VOLUMES), found)
+        volume_roots = [_Root(_held(tree, broken)), own]  # in the order in which a release looks
+    lost_volumes, named_volumes = _match(tables, "image_filepath", volume_roots, files.volumes, found)
+    lost_masks, named_masks = _match(tables, "label_filepath", [own, _Root(members)], files.masks, found)
     for scan in tables:
         if scan.label_filepath is None:
             found.add("mask-unnamed", scan.scan_id)
-    left_volumes = _left_over(volumes, files.volumes)
-    left_masks = _left_over(masks, files.masks)
+
+    masks = {p: h for p, h in own.held.items() if p.endswith(_VOLUMES) and _is_mask(p)} | members
+    volumes = {p: h for p, h in own.held.items() if p.endswith(_VOLUMES) and not _is_mask(p)}
+    volumes = {p: h for p, h in volumes.items() if not _is_expert(p)}
+    left_volumes = {p: h for p, h in volumes.items() if p not in named_volumes and h.usable}
+    left_masks = {p: h for p, h in masks.items() if p not in named_masks and h.usable}
     _report_lost(lost_volumes, left_volumes, "volume", absent=not files.volumes, found=found)
     if archive_is_open:
         _report_lost(lost_masks, left_masks, "mask", absent=not masks, found=found)
     if tables.complete:
-        for path in (*left_volumes, *left_masks, *_unlisted_experts(release, own)):
+        for path in (*left_volumes, *left_masks, *_unlisted_experts(release, own.held)):
             found.add("file-unlisted", path)
     for held in (files.volumes, files.masks):
         files.report_identical(_alike_by_listing(tables, held), found)
@@ -151,9 +135,31 @@ def _is_expert(path: str) -> bool:
     return path.startswith(f"{layout.EXPERT_FOLDER}/")
 
 
-def _in_tree(tree: Tree, entry: FileEntry, unusable: set[str]) -> Held:
-    usable = entry.path not in unusable and entry.size != 0
-    return Held(tree, entry.path, entry.size, entry.sha256 or entry.blob_id, usable)
+def _held(tree: Tree, unusable: set[str]) -> dict[str, Held]:
+    return {
+        path: Held(tree, path, entry.size, entry.sha256 or entry.blob_id, path not in unusable)
+        for path, entry in tree.entries().items()
+    }
+
+
+def _unusable(tree: Tree, is_data: Callable[[str], bool], found: Findings) -> set[str]:
+    unusable: set[str] = set()
+    for path, entry in tree.entries().items():
+        if not is_data(path) or entry.size is None or entry.size > POINTER_LIMIT:
+            continue
+        if entry.size == 0:
+            found.add("empty-file", path)
+            unusable.add(path)
+        elif entry.sha256 is None:
+            try:
+                tree.read(path)
+            except PointerError as error:
+                found.add("pointer-file", str(error))
+                unusable.add(path)
+            except IntegrityError as error:
+                found.add("file-unreadable", str(error))
+                unusable.add(path)
+    return unusable
 
 
 def _archive_members(release: Release, unusable: set[str], found: Findings) -> tuple[dict[str, Held], bool]:
@@ -194,43 +200,44 @@ def _archive_members(release: Release, unusable: set[str], found: Findings) -> t
 # --- joining -----------------------------------------------------------------------------------------------
 
 
+class _Root:
+    """Files by path, and what finds them by a published path."""
+
+    def __init__(self, held: Mapping[str, Held]) -> None:
+        self.held = held
+        self._resolver = PathResolver(held)
+
+    def find(self, published: str) -> Held | None:
+        """Raises [`AmbiguousPathError`] if several files fit."""
+        path = self._resolver.find(published)
+        return None if path is None else self.held[path]
+
+
 def _match(
-    tables: Tables,
-    column: str,
-    roots: list[dict[str, Held]],
-    into: dict[str, Held],
-    found: Findings,
-) -> list[tuple[Scan, str]]:
-    """Finds the file that each scan names in `column`; returns the scans without one, with the path."""
-    resolvers = [(root, PathResolver(root)) for root in roots if root]
+    tables: Tables, column: str, roots: Sequence[_Root], into: dict[str, Held], found: Findings
+) -> tuple[list[tuple[Scan, str]], set[str]]:
+    """Finds the file that each scan names in `column`, in the first root that has it.
+
+    Returns:
+        The scans without one, each with the path, and the paths of the files that are named.
+    """
     lost: list[tuple[Scan, str]] = []
+    named: set[str] = set()
     for scan in tables:
         published = getattr(scan, column)
         if published is None:
             continue
         try:
-            held = next(_resolved(resolvers, published), None)
+            hits = [held for root in roots if (held := root.find(published)) is not None]
         except AmbiguousPathError as error:
             found.add("path-ambiguous", f"{scan.scan_id}: {error}")
             continue
-        if held is None:
-            lost.append((scan, published))
+        if hits:
+            into[scan.scan_id] = hits[0]
+            named.update(held.path for held in hits)
         else:
-            into[scan.scan_id] = held
-    return lost
-
-
-def _resolved(resolvers: list[tuple[dict[str, Held], PathResolver]], published: str) -> Iterator[Held]:
-    for root, resolver in resolvers:
-        path = resolver.find(published)
-        if path is not None:
-            yield root[path]
-
-
-def _left_over(held: Mapping[str, Held], matched: Mapping[str, Held]) -> dict[str, Held]:
-    """What no scan names. A pointer or an empty file is reported as that already."""
-    named = {one.path for one in matched.values()}
-    return {path: one for path, one in held.items() if path not in named and one.usable}
+            lost.append((scan, published))
+    return lost, named
 
 
 def _report_lost(

@@ -36,7 +36,7 @@ class Tables:
             yield from scans
 
 
-def check_tables(release: Release, unusable: Iterable[str], found: Findings) -> Tables:
+def check_tables(release: Release, unusable: set[str], found: Findings) -> Tables:
     """Reads the split tables and reports what is wrong with them.
 
     Args:
@@ -45,7 +45,6 @@ def check_tables(release: Release, unusable: Iterable[str], found: Findings) -> 
         found: Where defects go.
     """
     scans: dict[str, list[Scan]] = {}
-    unusable = set(unusable)
     for split in layout.SPLITS:
         path = layout.split_table(split)
         if split not in release.splits:
