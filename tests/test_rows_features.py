@@ -176,6 +176,14 @@ def test_parquet_round_trip(tmp_path: Path, features: str | None) -> None:
         same_rows(list(again))
 
 
+def test_pandas_keeps_identifiers_as_text(tmp_path: Path) -> None:
+    columns = ["id", "patient_id", "study", "series"]
+    frame = as_map(tmp_path / "a").select_columns(columns).to_pandas()
+    assert frame["patient_id"].tolist() == ["0012"] * len(rows())
+    again = datasets.Dataset.from_pandas(frame, preserve_index=False)
+    assert again.to_list() == [{column: row[column] for column in columns} for row in rows()]
+
+
 def test_map_and_filter_keep_the_schema(tmp_path: Path) -> None:
     changed = as_map(tmp_path).map(lambda row: {"extra": len(row["prompt"])})
     changed = changed.filter(lambda row: row["extra"] > 0)
