@@ -55,6 +55,25 @@ def test_score_writes_every_output_and_each_says_what_was_scored(predictions, tm
     assert outputs["png"].read_bytes().startswith(b"\x89PNG")
 
 
+def test_scoring_against_a_hub_names_the_commit_and_reads_no_volume(origin, predictions, tmp_path, capsys):
+    import yaml
+
+    from reasonknee_hf.sample import sample_folder
+
+    root = sample_folder()
+    files = {
+        path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+    sha = origin.put_tree("lab/knees", files)
+    out = tmp_path / "results.yaml"
+    where = ["--source", "lab/knees", "--endpoint", origin.url]
+    assert main(["bench", "score", str(predictions), "--eval-results", str(out), *where]) == 0
+    assert not [request.path for request in origin.log if "nii" in request.path or "masks_" in request.path]
+    entry = yaml.safe_load(out.read_text())[0]
+    assert entry["dataset"] == {"id": "lab/knees", "task_id": "reasonknee_bench", "revision": sha}
+    assert "SUBSET" not in capsys.readouterr().out
+
+
 def test_priors_are_counted_once_and_used_again(predictions, tmp_path, capsys):
     path = tmp_path / "priors.json"
     assert main(["bench", "priors", str(path), *SAMPLE]) == 0

@@ -311,6 +311,22 @@ def test_a_subset_says_so_in_every_output():
     assert "SUBSET" not in whole.text()
 
 
+@pytest.mark.parametrize("references", [[], REFERENCES[:1], REFERENCES])
+def test_the_picture_is_drawn_whatever_there_is(references, tmp_path):
+    pytest.importorskip("matplotlib")
+    from PIL import Image
+
+    from reasonknee_hf.bench.plots import draw
+
+    sizes = []
+    for answers in ({}, noisy(references)):
+        path = draw(score(answers, references, rounds=20, subset="a part"), tmp_path / "new" / "run.png")
+        with Image.open(path) as picture:
+            sizes.append(picture.size)
+    assert sizes[0] == sizes[1]
+    assert sizes[0][0] == 1540
+
+
 def test_references_of_any_kind_are_read_without_their_volumes():
     import datasets
 

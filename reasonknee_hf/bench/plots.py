@@ -14,7 +14,7 @@ from reasonknee_hf.rows.moaks import CATEGORIES
 _BLUE, _DARK, _GREY, _RED = "#3b6fb6", "#1f2a44", "#8a8f98", "#c44e52"
 _BINS = (0.0, 1e-9, 0.1, 0.25, 0.5, 0.75, 1.0 + 1e-9)
 _BIN_NAMES = ("0", "0-0.1", "0.1-0.25", "0.25-0.5", "0.5-0.75", "0.75-1")
-_COLUMNS = 6
+_COLUMNS, _SMALL = 6, 4  # matrices side by side; most grades of a small one
 _WIDTH, _TOP, _ROW = 14.0, 5.6, 2.55  # inches
 
 
@@ -30,7 +30,8 @@ def draw(report: Report, path: str | Path, *, dpi: int = 110) -> Path:
     except ImportError as error:
         raise ExtraMissingError("Plots need matplotlib: pip install 'reasonknee_hf[viz]'.") from error
     attributes = report.data["attributes"]["table"]
-    matrix_rows = -(-len(attributes) // _COLUMNS)
+    places = _places(attributes)
+    matrix_rows = 1 + max((cell // _COLUMNS for _, cell, _ in places), default=-1)
     figure: Any = Figure(figsize=(_WIDTH, _TOP + _ROW * matrix_rows))
     FigureCanvasAgg(figure)
     top, bottom = figure.subfigures(2, 1, height_ratios=[_TOP, max(_ROW * matrix_rows, 0.1)])
@@ -40,7 +41,7 @@ def draw(report: Report, path: str | Path, *, dpi: int = 110) -> Path:
     _accuracy(left, report.data)
     _place_and_grade(right, report)
     if attributes:
-        _confusions(bottom, attributes)
+        _confusions(bottom, attributes, places, matrix_rows)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=dpi, facecolor="white")
@@ -127,47 +128,59 @@ def _place_and_grade(axes: Any, report: Report) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=10)
 
 
-def _confusions(figure: Any, attributes: dict[str, Any]) -> None:
-    rows = -(-len(attributes) // _COLUMNS)
+def _places(attributes: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """Name, first cell and width in cells of each matrix; large ones come last and are wider."""
+    large = {name for name, row in attributes.items() if len(row["confusion"]) > _SMALL}
+    places, cell = [], 0
+    for name in sorted(attributes, key=lambda name: name in large):
+        width = 3 if name in large else 1
+        if cell % _COLUMNS + width > _COLUMNS:
+            cell += _COLUMNS - cell % _COLUMNS
+        places.append((name, cell, width))
+        cell += width
+    return places
+
+
+def _confusions(
+    figure: Any, attributes: dict[str, Any], places: list[tuple[str, int, int]], rows: int
+) -> None:
     height = _ROW * rows
-    figure.subplots_adjust(
-        left=0.055, right=0.985, top=1 - 0.95 / height, bottom=0.3 / height, wspace=0.42, hspace=0.52
+    grid = figure.add_gridspec(
+        rows,
+        _COLUMNS,
+        left=0.055,
+        right=0.985,
+        top=1 - 0.95 / height,
+        bottom=0.3 / height,
+        wspace=0.42,
+        hspace=0.52,
     )
-    figure.text(0.055, 1 - 0.18 / height, "Confusion matrices", fontsize=12, va="center")
-    figure.text(
-        0.17,
-        1 - 0.18 / height,
-        "row: true grade (count), column: answered grade, x: none valid; number and colour: share of the row",
-        fontsize=10,
-        color=_GREY,
-        va="center",
+    title = 1 - 0.18 / height
+    figure.text(0.055, title, "Confusion matrices", fontsize=12, va="center")
+    text = (
+        "row: true grade (count), column: answered grade, x: none valid; number and colour: share of the row"
     )
-    for index, (name, row) in enumerate(attributes.items()):
-        axes = figure.add_subplot(rows, _COLUMNS, index + 1)
-        counts = np.array(row["confusion"])
-        totals = counts.sum(axis=1)
-        shares = counts / np.maximum(totals, 1)[:, None]
-        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        # In a large matrix only what matters is written, so that it can be read.
-        size, least = (9, 0.0) if len(counts) <= 4 else (7, 0.1)
-        for true, answered in np.argwhere((counts > 0) & (shares >= least)):
-            share = shares[true, answered]
-            text = f"{share:.2f}".lstrip("0") if share < 1 else "1"
-            axes.text(
-                answered,
-                true,
-                text,
-                ha="center",
-                va="center",
-                fontsize=size,
-                color="white" if share > 0.55 else _DARK,
-            )
-        axes.set_xticks(range(counts.shape[1]), [*map(str, range(len(counts))), "x"], fontsize=9)
-        axes.set_yticks(
-            range(len(counts)), [f"{grade} ({n})" for grade, n in enumerate(totals)], fontsize=max(size, 7)
-        )
-        axes.set_title(name.replace(": ", "\n"), fontsize=10, loc="left", linespacing=1.1)
-        axes.tick_params(length=0)
+    figure.text(0.175, title, text, fontsize=10, color=_GREY, va="center")
+    for name, cell, width in places:
+        row, column = divmod(cell, _COLUMNS)
+        _matrix(figure.add_subplot(grid[row, column : column + width]), name, attributes[name]["confusion"])
+
+
+def _matrix(axes: Any, name: str, confusion: list[list[int]]) -> None:
+    counts = np.array(confusion)
+    totals = counts.sum(axis=1)
+    shares = counts / np.maximum(totals, 1)[:, None]
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    size = 9 if len(counts) <= _SMALL else 7.5
+    for true, answered in np.argwhere(counts > 0):
+        share = shares[true, answered]
+        text = f"{share:.2f}".lstrip("0") if share < 1 else "1"
+        colour = "white" if share > 0.55 else _DARK
+        axes.text(answered, true, text, ha="center", va="center", fontsize=size, color=colour)
+    axes.set_xticks(range(counts.shape[1]), [*map(str, range(len(counts))), "x"], fontsize=9)
+    axes.set_yticks(range(len(counts)), [f"{grade} ({n})" for grade, n in enumerate(totals)], fontsize=size)
+    axes.set_title(name.replace(": ", "\n"), fontsize=10, loc="left", linespacing=1.1)
+    axes.tick_params(length=0)
 
 
 def _tidy(axes: Any) -> None:
