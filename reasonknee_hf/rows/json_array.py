@@ -42,7 +42,7 @@ class RawRecord(NamedTuple):
 
     value: dict[str, Any]
     index: int  # type: ignore[assignment]  # tuples have a method of this name
-    piece: _Piece
+    piece: _Piece  # parsed together with it, and its place there
     place: int
 
     @property
