@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 # A host that drops packets must not eat the whole timeout before the next endpoint is tried.
 CONNECT_SHARE = 0.25
+# A body that drips would pass every single wait. After so many timeouts, fewer bytes a second are silence.
+GRACE = 3.0
+SLOWEST_PACE = 1024
 IDLE_SECONDS = 30.0
 IDLE_CONNECTIONS = 16
 
@@ -55,7 +58,9 @@ class Answer:
         length: Announced length of the body, if any.
     """
 
-    def __init__(self, url: str, response: http.client.HTTPResponse, key: _Key, link: _Link) -> None:
+    def __init__(
+        self, url: str, response: http.client.HTTPResponse, key: _Key, link: _Link, timeout: float
+    ) -> None:
         self.url = url
         self.status = response.status
         self.headers = response.headers
@@ -63,6 +68,8 @@ class Answer:
         self.length = int(length) if length.isascii() and length.isdigit() else None
         self.delimited = self.length is not None or bool(response.chunked)
         self._seen = 0
+        self._waited = 0.0  # seconds spent in waiting for the body, not in using it
+        self._timeout = timeout
         self._done = False
         self._pid = os.getpid()
         self._response, self._key, self._link = response, key, link
@@ -71,14 +78,30 @@ class Answer:
         """The next bytes of the body: `limit` of them, or fewer where it ends early."""
         if os.getpid() != self._pid:  # after a fork both processes would take bytes from one connection
             raise UnreachableError(f"{masked(self.url)} is being read by the parent process")
+        parts: list[bytes] = []
+        left = limit
+        while left > 0 and (piece := self._read_some(left)):
+            parts.append(piece)
+            left -= len(piece)
+        return b"".join(parts)
+
+    def _read_some(self, limit: int) -> bytes:
+        """What is there already, or the next to come."""
+        started = time.monotonic()
         try:
-            data = self._response.read(limit)
+            data = self._response.read1(limit)
+            self._seen += len(data)
+            if self._seen == self.length:
+                self._response.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             _raise(self.url, error)
-        self._seen += len(data)
+        self._waited += time.monotonic() - started
         if self._response.isclosed():
             self._finish()
+        elif self._waited > GRACE * self._timeout and self._seen < self._waited * SLOWEST_PACE:
+            self.close()
+            raise SlowError(f"{masked(self.url)} sent {self._seen} bytes in {self._waited:.0f} s")
         return data
 
     def chunks(self) -> Iterator[bytes]:
@@ -234,14 +257,14 @@ def send(
     link = _pool.take(key)
     if link is not None:
         try:
-            return Answer(url, link.exchange(method, target, body, sent, timeout), key, link)
+            return Answer(url, link.exchange(method, target, body, sent, timeout), key, link, timeout)
         except TimeoutError as error:
             _raise(url, error)
         except (OSError, http.client.HTTPException):
             pass  # the other side had closed the idle connection; that costs no try
     try:
         link = _connect(secure, host, port, proxy, timeout)
-        return Answer(url, link.exchange(method, target, body, sent, timeout), key, link)
+        return Answer(url, link.exchange(method, target, body, sent, timeout), key, link, timeout)
     except (OSError, http.client.HTTPException, ValueError) as error:
         _raise(url, error)
 

@@ -25,6 +25,7 @@ class Reply:
     cut_how: str = "fin"  # … and then: "fin", "rst" or "stall"
     stall_first: float = 0.0  # seconds before the first byte
     stall: float = 5.0  # seconds of a "stall" cut
+    drip: float = 0.0  # seconds between any two bytes
 
 
 @dataclass
@@ -132,6 +133,15 @@ def wrong_length(by: int, keep_open: bool = False):
 def stall(seconds: float = 5.0):
     def fault(reply: Reply) -> None:
         reply.stall_first = seconds
+
+    return fault
+
+
+def drip(seconds: float = 0.05):
+    """Every byte comes in time, the body never."""
+
+    def fault(reply: Reply) -> None:
+        reply.drip = seconds
 
     return fault
 

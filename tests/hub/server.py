@@ -208,8 +208,10 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(pending)
             return
         end = len(body) if reply.cut_at is None else min(reply.cut_at, len(body))
-        for start in range(0, end, BLOCK):
-            piece = bytes(body[start : min(start + BLOCK, end)])
+        block = 1 if reply.drip else BLOCK
+        for start in range(0, end, block):
+            time.sleep(reply.drip)
+            piece = bytes(body[start : min(start + block, end)])
             yield len(piece)
             if reply.framing == "chunked":
                 piece = b"%x\r\n%s\r\n" % (len(piece), piece)
