@@ -98,6 +98,7 @@ def test_free_digits_are_read_only_when_asked_for():
     assert read_answer("Because it measures 2 mm", question, free_digits=True).reason == "no_object"
 
 
+@settings(deadline=None)
 @given(QUESTION, st.data(), st.booleans())
 def test_every_right_answer_is_read_without_repair(question, data, released):
     grades = {a.name: data.draw(st.sampled_from(a.grades)) for a in question.attributes}
@@ -107,6 +108,7 @@ def test_every_right_answer_is_read_without_repair(question, data, released):
         assert (reading.grades, reading.reason, reading.repairs) == (grades, None, [])
 
 
+@settings(deadline=None)
 @given(QUESTION, st.data(), st.text(alphabet=st.characters(exclude_characters="{}[]<>\"'`"), max_size=40))
 def test_prose_around_an_answer_changes_nothing(question, data, prose):
     grades = {a.name: data.draw(st.sampled_from(a.grades)) for a in question.attributes}
@@ -114,6 +116,7 @@ def test_prose_around_an_answer_changes_nothing(question, data, prose):
     assert reading.grades == grades
 
 
+@settings(deadline=None)
 @given(QUESTION, st.text(max_size=300))
 def test_any_text_gives_a_reading(question, text):
     reading = read_answer(text, question)
@@ -129,7 +132,7 @@ _FRAGMENTS = [*"{}[]()\"':,\\\n ", "2", "-1", "None", "NaN", "<think>", "</think
 _FRAGMENTS += ["Final diagnosis:", '"Hoffa-Synovitis"', '"grade"', "bounding_box"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(_FRAGMENTS), max_size=60).map("".join))
 def test_any_broken_json_gives_a_reading(text):
     reading = read_answer(text, QUESTIONS[42])
@@ -153,6 +156,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_any_object_gives_a_reading(value):
     reading = read_answer(value, QUESTIONS[42])

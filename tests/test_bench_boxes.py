@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.bench import BoxConvention, iou
@@ -37,12 +37,14 @@ def test_one_voxel_is_a_box_with_inclusive_ends_and_empty_with_continuous_ones()
     assert problems(np.array([voxel], float), "continuous").tolist() == ["empty"]
 
 
+@settings(deadline=None)
 @given(SMALL, SMALL)
 def test_inclusive_iou_counts_voxels(a, b):
     first, second = voxels(a), voxels(b)
     assert iou(a, b) == pytest.approx((first & second).sum() / (first | second).sum(), abs=1e-12)
 
 
+@settings(deadline=None)
 @given(ANY, ANY, ENDS)
 def test_iou_is_symmetric_and_bounded(a, b, ends):
     value = iou(a, b, ends)
@@ -50,12 +52,14 @@ def test_iou_is_symmetric_and_bounded(a, b, ends):
     assert 0 <= value <= 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6)), min_size=3, max_size=3), ENDS)
 def test_iou_with_itself_is_one(sides, ends):
     box = [end for low, length in sides for end in (low, low + length)]
     assert iou(box, box, ends) == pytest.approx(1)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(SMALL, SMALL), max_size=8), ENDS)
 def test_many_boxes_at_once_are_the_same_as_one_by_one(pairs, ends):
     a, b = np.array([p[0] for p in pairs]).reshape(-1, 6), np.array([p[1] for p in pairs]).reshape(-1, 6)
@@ -82,6 +86,7 @@ def test_a_box_partly_outside_the_volume_is_scored_as_it_is():
     assert iou([0, 9, 0, 9, 0, 9], [-10, 9, 0, 9, 0, 9]) == 0.5
 
 
+@settings(deadline=None)
 @given(SMALL, st.permutations("ssxxyy").map("".join))
 def test_any_declared_order_is_undone(box, order):
     places = {letter: iter((2 * axis, 2 * axis + 1)) for axis, letter in enumerate("sxy")}

@@ -47,6 +47,7 @@ def test_invalid_and_missing_answers_stay_in_the_denominator():
     assert report.figure("item_accuracy") == report.figure("attribute_accuracy") == 1 / 4
     assert report.figure("coverage") == 2 / 4
     assert report.data["invalid"] == {"missing": 1, "no_object": 1}
+    assert report.data["invalid_by_category"] == {"Osteophyte": {"missing": 1, "no_object": 1}}
     assert report.data["inputs"]["unknown_ids"] == ["stranger_1"]
     assert [item["reason"] for item in report.items()] == [None, None, "no_object", "missing"]
 
@@ -127,6 +128,7 @@ def _kappa(truths, answers, width):
     return 1 - (weights * table).sum() / (weights * expected).sum()
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=30))
 def test_weighted_kappa_follows_its_definition(pairs):
     truths, answers = np.array(pairs).T

@@ -81,8 +81,9 @@ class Reading:
             box.
         box_problem: Why a box that was given cannot be read.
         repairs: Names of the repairs used, in the order of use.
-        notes: What was seen and did not have to be repaired: `extra_key`, `earlier_answer` (another answer
-            stood before), `repeated_answer` (the same one did), `marker`.
+        notes: What was seen and did not have to be repaired: `reasoning`, `answer_tags`, `marker` (how the
+            answer was set apart), `extra_key`, `earlier_answer` (another answer stood before),
+            `repeated_answer` (the same one did).
         span: Where the object that counts stands in the answer's text.
     """
 

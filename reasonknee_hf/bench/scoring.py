@@ -58,6 +58,7 @@ class Outcome:
         distance: Between centres, in mm; NaN where either box is missing.
         stage: Index into `STAGES`; -1 where an item is not graded.
         places_judged: Whether any answer of the run holds a box; if not, no item fails for its place.
+        warnings: What in the boxes looks wrong.
     """
 
     references: References

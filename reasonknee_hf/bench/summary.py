@@ -26,9 +26,10 @@ def summarise(
     """All sections of a report."""
     references, merged = outcome.references, outcome.merged
     has_box = np.isfinite(outcome.iou)
-    reasons = Counter(
-        reason for reason, graded in zip(outcome.reasons, outcome.graded, strict=True) if reason and graded
-    )
+    reasons: dict[str, Counter[str]] = {}
+    for question, reason, graded in zip(references.questions, outcome.reasons, outcome.graded, strict=True):
+        if question and reason and graded:
+            reasons.setdefault(question.category, Counter())[reason] += 1
     repairs = Counter(name for reading in outcome.readings if reading for name in set(reading.repairs))
     notes = Counter(name for reading in outcome.readings if reading for name in set(reading.notes))
     return {
@@ -53,7 +54,10 @@ def summarise(
         },
         "unscored": dict(list(references.unscored.items())[:20]),
         "unscored_count": len(references.unscored),
-        "invalid": dict(sorted(reasons.items())),
+        "invalid": dict(sorted(sum(reasons.values(), Counter[str]()).items())),
+        "invalid_by_category": {
+            name: dict(sorted(reasons[name].items())) for name in CATEGORIES if name in reasons
+        },
         "repairs": dict(sorted(repairs.items())),
         "notes": dict(sorted(notes.items())),
         "prior_origin": priors.origin if priors else None,

@@ -61,7 +61,8 @@ def all_tables(data: dict[str, Any], *, compare_paper: bool = False) -> list[Tab
     tables = [_overall(data), _paper(data, compare_paper), _categories(data), _stages(data)]
     if data["localisation"]["answers_hold_boxes"]:
         tables.append(_boxes(data))
-    return [*tables, _attributes(data), _ranges(data), _structures(data), _answers(data)]
+    tables += [_attributes(data), _ranges(data), _structures(data), _invalid(data), _answers(data)]
+    return [table for table in tables if table.rows]
 
 
 def headline(data: dict[str, Any]) -> list[str]:
@@ -253,8 +254,16 @@ def _structures(data: dict[str, Any]) -> Table:
     return table
 
 
+def _invalid(data: dict[str, Any]) -> Table:
+    names = list(data["invalid"])
+    table = Table("Items without a valid answer, by reason", ["Category", *names])
+    for category, row in [*data["invalid_by_category"].items(), ("All items", data["invalid"])]:
+        table.rows.append([category, *(str(row.get(name, 0)) for name in names)])
+    return table
+
+
 def _answers(data: dict[str, Any]) -> Table:
-    table = Table("Answers", ["What", "items"])
-    for title, section in (("invalid", "invalid"), ("repaired", "repairs"), ("seen", "notes")):
+    table = Table("How answers were read", ["What", "answers"])
+    for title, section in (("repaired", "repairs"), ("noted", "notes")):
         table.rows += [[f"{title}: {name}", str(count)] for name, count in data[section].items()]
     return table
