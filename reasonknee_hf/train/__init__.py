@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.arguments import check_arguments as check_arguments
     from reasonknee_hf.train.arguments import training_arguments as training_arguments
     from reasonknee_hf.train.callbacks import ResumeCallback as ResumeCallback
+    from reasonknee_hf.train.chats import conversation as conversation
     from reasonknee_hf.train.collator import Batch as Batch
     from reasonknee_hf.train.collator import Collator as Collator
-    from reasonknee_hf.train.conversation import conversation as conversation
     from reasonknee_hf.train.recipes import RECIPES as RECIPES
     from reasonknee_hf.train.recipes import Recipe as Recipe
     from reasonknee_hf.train.recipes import get_recipe as get_recipe
     from reasonknee_hf.train.recipes import plan_view as plan_view
+    from reasonknee_hf.train.rewards import ViewIou as ViewIou
+    from reasonknee_hf.train.rewards import grade_reward as grade_reward
+    from reasonknee_hf.train.rewards import iou_reward as iou_reward
+    from reasonknee_hf.train.rewards import prompt_stream as prompt_stream
+    from reasonknee_hf.train.sizing import loader_sizes as loader_sizes
     from reasonknee_hf.train.stream import training_stream as training_stream
     from reasonknee_hf.train.targets import target_text as target_text
     from reasonknee_hf.train.view import View as View
@@ -39,10 +44,15 @@ _PUBLIC = {
     "Recipe": "recipes",
     "ResumeCallback": "callbacks",
     "View": "view",
+    "ViewIou": "rewards",
     "check_arguments": "arguments",
-    "conversation": "conversation",
+    "conversation": "chats",
     "get_recipe": "recipes",
+    "grade_reward": "rewards",
+    "iou_reward": "rewards",
+    "loader_sizes": "sizing",
     "plan_view": "recipes",
+    "prompt_stream": "rewards",
     "target_text": "targets",
     "training_arguments": "arguments",
     "training_stream": "stream",

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import ExtraMissingError, OptionError, RecordError
-from reasonknee_hf.train.conversation import (
+from reasonknee_hf.train.chats import (
     Style,
     answer_text,
     make_style,
@@ -23,6 +23,7 @@ from reasonknee_hf.train.conversation import (
 from reasonknee_hf.train.stream import passed_over
 from reasonknee_hf.train.targets import name_of
 from reasonknee_hf.train.view import View
+from reasonknee_hf.volumes.cache import volume_cache
 
 IGNORED = -100
 """The label of tokens that no loss is taken of."""
@@ -87,7 +88,9 @@ class Collator:
         max_length: The most tokens a row may have; a longer one is an error, since a cut chat has fewer
             visual tokens than frames.
         processor_kwargs: More options for the processor's call.
-        options: Those of [`~reasonknee_hf.train.conversation.Style`]: `setting`, `view`, `target`,
+        cache_bytes: Size of the cache of decoded volumes in each process that makes batches, such as
+            `loader_sizes().cache_bytes`; that of `volumes.cache` by default.
+        options: Those of [`~reasonknee_hf.train.chats.Style`]: `setting`, `view`, `target`,
             `coordinates`, `region_as`, `prompts`, `system`, `clip`.
 
     Raises:
@@ -100,12 +103,14 @@ class Collator:
         *,
         max_length: int | None = None,
         processor_kwargs: Mapping[str, Any] | None = None,
+        cache_bytes: int | None = None,
         **options: Any,
     ) -> None:
         self.style: Style = make_style(options)
         self.processor = processor
         self.max_length = max_length
         self.processor_kwargs = dict(processor_kwargs or {})
+        self.cache_bytes = cache_bytes
         _check_processor(processor, self.style)
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Batch:
@@ -122,6 +127,8 @@ class Collator:
         _refuse_dispatch()
         if passed_over(rows):
             return Batch()
+        if self.cache_bytes is not None and volume_cache().max_bytes != self.cache_bytes:
+            volume_cache().resize(self.cache_bytes)
         views = [row_view(row, self.style) for row in rows]
         pictures = [view.draw(row_volume(row)) for row, view in zip(rows, views, strict=True)]
         prompts, answers = zip(

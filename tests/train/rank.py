@@ -14,6 +14,7 @@ os.environ.update(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true", TOKENIZERS_PAR
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.state import AcceleratorState, GradientState
+from tiny_model import tiny_model, tiny_processor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers import Trainer
@@ -23,7 +24,6 @@ from reasonknee_hf.loading import load_dataset
 from reasonknee_hf.train import Collator, get_recipe, training_arguments, training_stream
 from reasonknee_hf.volumes.cache import volume_cache
 from train.conftest import PROMPTS
-from train.tiny import tiny_model, tiny_processor
 
 RANK = int(os.environ["RANK"])
 
@@ -60,7 +60,9 @@ def main(source: str, out: str) -> None:
     collator = Collator(tiny_processor(), view=get_recipe("eight", size=28), prompts=PROMPTS)
 
     def stream():
-        return training_stream(load_dataset("full", split="train", streaming=True, source=source, on_error="skip"))
+        return training_stream(
+            load_dataset("full", split="train", streaming=True, source=source, on_error="skip")
+        )
 
     found: dict = {"rows": len(stream())}
     torch.distributed.init_process_group("gloo")
@@ -93,9 +95,7 @@ def main(source: str, out: str) -> None:
         use_cpu=True,
         disable_tqdm=True,
     )
-    Watched(
-        tiny_model(collator.processor), arguments, train_dataset=stream(), data_collator=collator
-    ).train()
+    Watched(tiny_model(collator.processor), arguments, train_dataset=stream(), data_collator=collator).train()
 
     _forget()
     accelerator = Accelerator(cpu=True)
@@ -114,7 +114,8 @@ def main(source: str, out: str) -> None:
 
 
 def _forget() -> None:
-    """`accelerate` keeps its settings in the class; the next launcher must not find those of the one before."""
+    """`accelerate` keeps its settings in the class; the next launcher must not find those of the one"
+    " before."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 

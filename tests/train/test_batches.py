@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tiny_model import tiny_model, tiny_processor
 from transformers.utils.logging import warning_once
 
 from reasonknee_hf.bench import read_answer
@@ -20,7 +21,6 @@ from reasonknee_hf.train.stream import PASSED
 from reasonknee_hf.train.targets import TARGETS, target_text
 from reasonknee_hf.volumes.volume import KneeVolume
 from train.conftest import PROMPTS
-from train.tiny import tiny_model, tiny_processor
 
 pytestmark = pytest.mark.train
 

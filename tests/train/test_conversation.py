@@ -14,7 +14,7 @@ from reasonknee_hf.bench.settings import bench_items
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.rows.moaks import QUESTIONS
 from reasonknee_hf.train import conversation, get_recipe
-from reasonknee_hf.train.conversation import make_style, row_view
+from reasonknee_hf.train.chats import make_style, row_view
 from reasonknee_hf.train.recipes import RECIPES
 from reasonknee_hf.train.targets import TARGETS
 
@@ -165,3 +165,12 @@ def test_torch_is_not_imported_before_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_public_names_are_what_they_say_whatever_was_imported_before() -> None:
+    import reasonknee_hf.train.chats
+    import reasonknee_hf.train.stream  # noqa: F401
+    from reasonknee_hf import train
+
+    modules = {name for name in train.__all__ if type(getattr(train, name)).__name__ == "module"}
+    assert not modules

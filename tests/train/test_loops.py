@@ -7,11 +7,11 @@ import pickle
 
 import pytest
 import torch
+from tiny_model import tiny_model, tiny_processor
 from torch.utils.data import DataLoader
 
 from reasonknee_hf.train import Collator, get_recipe, training_stream
 from train.conftest import PROMPTS
-from train.tiny import tiny_model, tiny_processor
 
 pytestmark = pytest.mark.train
 

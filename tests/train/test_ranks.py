@@ -21,13 +21,13 @@ def ranks(sample_dir: Path, tmp_path_factory) -> list[dict]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    tests = str(Path(__file__).parents[1])
+    tests = Path(__file__).parents[1]
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "train.rank", str(sample_dir), str(folder / f"rank{rank}")],
             env={
                 **os.environ,
-                "PYTHONPATH": tests,
+                "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent / "examples")]),
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": "2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tiny_model import tiny_model, tiny_processor
 from transformers import Trainer, TrainingArguments
 
 from reasonknee_hf.errors import OptionError
@@ -15,7 +16,6 @@ from reasonknee_hf.train import (
     training_stream,
 )
 from train.conftest import PROMPTS
-from train.tiny import tiny_model, tiny_processor
 
 pytestmark = pytest.mark.train
 

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    AutoModelForImageTextToText,
+    AutoProcessor,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -65,6 +68,14 @@ def tiny_processor() -> Qwen2_5_VLProcessor:
         video_processor=Qwen2VLVideoProcessor(size=small),
         chat_template=TEMPLATE,
     )
+
+
+def load(name: str) -> tuple[Any, Any]:
+    """Processor and model: a tiny one for `"tiny"`, else those of a folder or a Hub repository."""
+    if name == "tiny":
+        processor = tiny_processor()
+        return processor, tiny_model(processor)
+    return AutoProcessor.from_pretrained(name), AutoModelForImageTextToText.from_pretrained(name)
 
 
 def tiny_model(processor: Qwen2_5_VLProcessor, seed: int = 0) -> Qwen2_5_VLForConditionalGeneration:

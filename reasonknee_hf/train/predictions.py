@@ -1,0 +1,57 @@
+"""Answers of a model as the lines of a prediction file, which the scorer of the bench reads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import Any
+
+from reasonknee_hf.bench.answers import read_answer
+from reasonknee_hf.errors import RecordError
+from reasonknee_hf.rows.moaks import QUESTIONS
+from reasonknee_hf.train.collator import Reference
+from reasonknee_hf.train.view import Scale
+
+logger = logging.getLogger(__name__)
+
+_LIST = re.compile(r"\[[^\[\]{}]*\]")
+
+
+def prediction_line(reference: Reference, text: str, *, scale: Scale | None = None) -> dict[str, Any]:
+    """One line of a prediction file: `{"id", "prediction"}`.
+
+    Args:
+        reference: What the batch keeps about the row, from `batch.references`.
+        text: What the model answered.
+        scale: For a model that answers in the coordinates of its view, their scale, see [`View.to_voxels`]:
+            the numbers of its box are replaced by those in voxels, and nothing else of the text is touched.
+            By default the text is kept as it is, boxes in voxels.
+    """
+    return {"id": reference.id, "prediction": text if scale is None else _in_voxels(reference, text, scale)}
+
+
+def _in_voxels(reference: Reference, text: str, scale: Scale) -> str:
+    question = QUESTIONS.get(reference.question_id or 0)
+    box = None if question is None else read_answer(text, question).box
+    if box is None:
+        return text
+    try:
+        voxels = json.dumps(reference.view.to_voxels(box, scale=scale))
+    except RecordError as error:
+        logger.warning("%s: its box is left out: %s", reference.id, error)
+        voxels = "null"
+    for match in reversed(list(_LIST.finditer(text))):
+        if _numbers(match.group()) == box:
+            return text[: match.start()] + voxels + text[match.end() :]
+    logger.warning(
+        "%s: its box is not a plain list of numbers and stays in the coordinates of the view", reference.id
+    )
+    return text
+
+
+def _numbers(text: str) -> tuple[float, ...] | None:
+    try:
+        return tuple(float(number) for number in json.loads(text))
+    except (ValueError, TypeError):
+        return None
