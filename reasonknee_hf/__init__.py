@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reasonknee_hf.publish.push import push as push
     from reasonknee_hf.register import register as register
     from reasonknee_hf.release import Release as Release
+    from reasonknee_hf.stream import report as report
     from reasonknee_hf.verify import verify_release as verify_release
     from reasonknee_hf.volumes.feature import VolumeFeature as VolumeFeature
     from reasonknee_hf.volumes.volume import KneeVolume as KneeVolume
@@ -39,6 +40,7 @@ _PUBLIC = {
     "open_release": "reasonknee_hf.opening",
     "push": "reasonknee_hf.publish.push",
     "register": "reasonknee_hf.register",
+    "report": "reasonknee_hf.stream",
     "verify_release": "reasonknee_hf.verify",
 }
 

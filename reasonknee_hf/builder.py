@@ -15,10 +15,11 @@ import datasets
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.opening import open_release
 from reasonknee_hf.release import Release
+from reasonknee_hf.release.faults import FaultLog
 from reasonknee_hf.release.joining import RowOptions
 from reasonknee_hf.release.quintuples import Place, Quintuples
 from reasonknee_hf.rows.features import row_features
-from reasonknee_hf.stream import RowsIterable
+from reasonknee_hf.stream import RowStream, row_stream
 from reasonknee_hf.version import __version__
 
 ANNOTATIONS = ("all", "balanced")
@@ -116,6 +117,7 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             high_fidelity=options.get("high_fidelity"),
         )
         self._release: Release | None = release
+        self._prepared_in: str | None = None
         # The release alone knows the token: what `datasets` keeps of a builder ends up in pickles.
         super().__init__(**(kwargs | {"config_name": name, "token": None}), identity=release.identity)
         if kwargs.get("features") is None:
@@ -151,7 +153,9 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
     def _rows(self, split: str) -> Quintuples:
         names = (field.name for field in fields(RowOptions) if field.name != "config")
         options = RowOptions(self.config.name, **{name: getattr(self.config, name) for name in names})
-        return Quintuples(self.release, split, options)
+        # What a prepared dataset met is found by its folder, by any process and at any time.
+        faults = {"faults": FaultLog(f"{self._prepared_in}/{split}")} if self._prepared_in else {}
+        return Quintuples(self.release, split, options, **faults)
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
         generators = []
@@ -164,10 +168,9 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         for _, key, row in rows.read(shards):
             yield key, row
 
-    def _get_examples_iterable_for_split(self, split_generator: datasets.SplitGenerator) -> RowsIterable:
+    def _as_streaming_dataset_single(self, split_generator: datasets.SplitGenerator) -> RowStream:
         rows: Quintuples = split_generator.gen_kwargs["rows"]
-        start = rows.place_of(self.config.start) if self.config.start else Place()
-        return RowsIterable(rows, split_generator.gen_kwargs["shards"], start=start)
+        return row_stream(rows, rows.place_of(self.config.start) if self.config.start else Place(), self.info)
 
     def as_streaming_dataset(self, split: Any = None, base_path: str | None = None) -> Any:
         self._check_split(split)
@@ -177,6 +180,7 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         given = [name for name in STREAM_ONLY if getattr(self.config, name) is not None]
         if given:
             raise OptionError(f"{', '.join(given)} order a stream: pass streaming=True, or shuffle the prepared dataset.")
+        self._prepared_in = self.cache_dir
         super().download_and_prepare(*args, **kwargs)
 
     def as_dataset(self, split: Any = None, **kwargs: Any) -> Any:

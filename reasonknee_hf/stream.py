@@ -11,15 +11,43 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from hashlib import sha256
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 from datasets.iterable_dataset import ExamplesIterable
 
-from reasonknee_hf.errors import StateError
+from reasonknee_hf.errors import OptionError, StateError
+from reasonknee_hf.release.faults import FaultLog, Report
 from reasonknee_hf.release.quintuples import Place, Quintuples
 
 STATE_VERSION = 1
+
+
+class RowStream(datasets.IterableDataset):  # type: ignore[misc]
+    """An `IterableDataset` over the rows of one split."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on, at the next iteration, with the row behind the one that `state_dict` was taken at."""
+        super().load_state_dict(state_dict)
+        # Until the iteration begins this is the state. `datasets` would answer with that of a fresh dataset, which
+        # loses the place of loader workers that have not given a batch when the next checkpoint is taken.
+        self._state_dict = deepcopy(state_dict)
+
+
+def row_stream(rows: Quintuples, start: Place, info: datasets.DatasetInfo) -> RowStream:
+    """The stream of a split. `set_epoch` reaches our shuffle on every version of `datasets`."""
+    iterable = RowsIterable(rows, rows.shards(), start=start)
+    options: dict[str, Any] = {}
+    if rows.options.shuffle is not None and "shuffling" in signature(datasets.IterableDataset.__init__).parameters:
+        # Before 5.2 the epoch only reached datasets that had been shuffled.
+        from datasets.iterable_dataset import ShufflingConfig
+
+        seed = rows.options.shuffle
+        options["shuffling"] = ShufflingConfig(generator=np.random.default_rng(seed), _original_seed=seed)
+    return RowStream(iterable, info=info, split=datasets.NamedSplit(rows.split), **options)
 
 
 class RowsIterable(ExamplesIterable):  # type: ignore[misc]
@@ -67,7 +95,10 @@ class RowsIterable(ExamplesIterable):  # type: ignore[misc]
                 f"the state has version {state['version']}, this package reads {STATE_VERSION}. Resume with the version "
                 "of reasonknee_hf that saved it."
             )
-        ours = self._setup()
+        ours, place = self._setup(), Place(**state["place"])
+        if place == self.start:
+            # Nothing was read: the state may have been taken before the shards were divided among the workers.
+            del ours["shards"]
         differing = [
             f"{name}: saved with {state['setup'].get(name)!r}, now {value!r}"
             for name, value in ours.items()
@@ -78,7 +109,8 @@ class RowsIterable(ExamplesIterable):  # type: ignore[misc]
                 f"the state belongs to another setup ({'; '.join(differing)}). Load the dataset with the same options, "
                 "and the same number of ranks and workers, or start without the state."
             )
-        return Place(**state["place"])
+        state["setup"] = self._setup()
+        return place
 
     def _setup(self) -> dict[str, Any]:
         """What a state must have been saved with to mean the same rows here."""
@@ -111,3 +143,25 @@ class RowsIterable(ExamplesIterable):  # type: ignore[misc]
     @property
     def num_shards(self) -> int:
         return len(self.shards)
+
+
+def report(dataset: datasets.Dataset | datasets.IterableDataset) -> Report:
+    """What `on_error="skip"` left out of a dataset and `on_error="null"` emptied, so far.
+
+    Args:
+        dataset: A stream of ours, also one that has been mapped, filtered or split among ranks, or a prepared dataset.
+
+    Raises:
+        OptionError: The dataset does not come from this package.
+    """
+    if isinstance(dataset, datasets.Dataset):
+        folders = {str(Path(file["filename"]).parent) for file in dataset.cache_files}
+        splits = [name for name in dataset.info.splits or () if dataset.split in (None, name)]
+        logs = [FaultLog(f"{folder}/{split}") for folder in sorted(folders) for split in splits]
+        return Report(tuple(dict.fromkeys(fault for log in logs for fault in log.report().faults)))
+    iterable = dataset._ex_iterable
+    while not isinstance(iterable, RowsIterable):
+        iterable = getattr(iterable, "ex_iterable", None)
+        if iterable is None:
+            raise OptionError("report() takes a dataset that reasonknee_hf loaded; this one holds none of its rows.")
+    return iterable.rows.faults.report()

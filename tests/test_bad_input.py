@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 
+import datasets
 import pytest
+from hub.faults import status
 from support import files_below
 
 import reasonknee_hf
@@ -137,3 +139,81 @@ class TestRecordsThatDoNotFit:
         assert kept[0]["grades"] is None
         assert '"size": 9' in kept[0]["final_diagnosis"]
         assert all(row["grades"] is not None for row in kept[1:])
+
+
+class TestReports:
+    """What was skipped or emptied is known afterwards, wherever it was met."""
+
+    @pytest.fixture
+    def damaged(self, sample_dir, tmp_path):
+        """A release with one scan's volume absent, another's cut short and all-well masks; and their scan ids."""
+        root = shutil.copytree(sample_dir, tmp_path / "damaged")
+        release = reasonknee_hf.open_release(str(root))
+        with_records = dict.fromkeys(row["scan_id"] for row in rows(root))
+        absent, cut, *_ = (scan for scan in release.scans("train") if scan.scan_id in with_records)
+        (root / "data" / absent.image_filepath.removeprefix("../data/")).unlink()
+        file = root / "data" / cut.image_filepath.removeprefix("../data/")
+        file.write_bytes(file.read_bytes()[:-5000])
+        return root, absent.scan_id, cut.scan_id
+
+    def test_raise_is_lazy_and_names_the_row(self, damaged):
+        root, absent, cut = damaged
+        for row in rows(root):
+            if row["scan_id"] in (absent, cut):
+                with pytest.raises((errors.VolumeMissingError, errors.VolumeDataError), match=row["id"]):
+                    row["image"].array()
+
+    def test_skip(self, damaged, caplog):
+        root, absent, cut = damaged
+        ds = rows(root, on_error="skip")
+        assert not {row["scan_id"] for row in ds} & {absent, cut}
+        report = reasonknee_hf.report(ds.map(lambda row: row))
+        assert report.counts == {"skipped": 2 * 62}
+        assert {fault.row.rpartition("_")[0] for fault in report.faults} == {absent, cut}
+        assert any("124 rows skipped" in message for message in caplog.messages)
+
+    def test_null(self, damaged, sample_dir):
+        root, absent, cut = damaged
+        ds = rows(root, on_error="null")
+        seen = [(row["id"], row["scan_id"], row["image"] is None, row["mask"] is None) for row in ds]
+        assert [row_id for row_id, *_ in seen] == [row["id"] for row in rows(sample_dir)]
+        assert {scan for _, scan, no_image, _ in seen if no_image} == {absent, cut}
+        assert not any(no_mask for *_, no_mask in seen)
+        assert reasonknee_hf.report(ds).counts == {"nulled": 2 * 62}
+
+    def test_an_absent_mask(self, release):
+        table = release / "data/split_files/train_split.csv"
+        table.write_text(table.read_text().replace("knee_000", "knee_900").replace("knee_002", "knee_902"))
+        ds = rows(release, on_error="null")
+        empty = {row["scan_id"] for row in ds if row["mask"] is None}
+        assert empty
+        assert {fault.row.rpartition("_")[0] for fault in reasonknee_hf.report(ds).faults} == empty
+
+    def test_prepared_datasets_and_processes(self, damaged, tmp_path):
+        root, absent, cut = damaged
+        ds = reasonknee_hf.load_dataset(
+            "full", split="train", source=str(root), on_error="skip", num_proc=2, cache_dir=str(tmp_path / "cache")
+        )
+        assert reasonknee_hf.report(ds).counts == {"skipped": 2 * 62}
+        again = reasonknee_hf.load_dataset(
+            "full", split="train", source=str(root), on_error="skip", cache_dir=str(tmp_path / "cache")
+        )
+        assert reasonknee_hf.report(again) == reasonknee_hf.report(ds)
+
+    def test_scans(self, damaged):
+        root, absent, cut = damaged
+        ds = reasonknee_hf.load_dataset("scans", split="train", streaming=True, source=str(root), on_error="skip")
+        assert not {row["scan_id"] for row in ds} & {absent, cut}
+        assert {fault.row for fault in reasonknee_hf.report(ds).faults} == {absent, cut}
+
+    def test_an_unreachable_volume_is_not_a_defect_of_the_release(self, sample_dir, origin):
+        files = files_below(sample_dir)
+        origin.put_tree(REPO, files)
+        ds = rows(REPO, endpoint=origin.url, on_error="skip")
+        origin.faults(status(503), match="data/images")
+        with pytest.raises(errors.EndpointError):
+            list(ds)
+
+    def test_other_datasets_have_no_report(self):
+        with pytest.raises(errors.OptionError, match="reasonknee_hf loaded"):
+            reasonknee_hf.report(datasets.Dataset.from_dict({"a": [1]}).to_iterable_dataset())

@@ -16,7 +16,7 @@ from reasonknee_hf.errors import OptionError, StateError
 
 pytestmark = pytest.mark.floor
 
-SCANS = 50
+SCANS = 26
 ROWS = 62 * SCANS - 25  # the last scan has fewer records than the others
 
 
@@ -56,7 +56,7 @@ class TestShards:
                 assert owners.setdefault(row_id.split("_")[0], number) == number
         assert {len(shard) // 62 for shard in shards} <= {SCANS // len(shards) + extra for extra in (-1, 0, 1)}
 
-    @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
+    @pytest.mark.parametrize("world", [1, 2, 3, 8])
     @pytest.mark.parametrize("shuffle", [None, 3])
     def test_ranks_divide_the_rows(self, release, published, world, shuffle):
         ds = stream(release, shuffle=shuffle)
@@ -99,11 +99,11 @@ class TestOrder:
         assert order[:62] != sorted(order[:62])
 
     def test_start_seeks_to_a_row(self, release, published):
-        for start in (0, 1, 61, 62, 1000, ROWS - 1):
+        for start in (0, 1, 61, 62, 700, ROWS - 1):
             assert ids(islice(stream(release, start=start), 3)) == published[start : start + 3]
         shuffled = ids(stream(release, shuffle=5))
         assert ids(islice(stream(release, shuffle=5, start=1234), 100)) == shuffled[1234:1334]
-        with pytest.raises(OptionError, match="3,075"):
+        with pytest.raises(OptionError, match="1,587"):
             stream(release, start=ROWS)
 
     @pytest.mark.parametrize("options", [{"window": 0}, {"num_shards": 0}, {"shuffle": -1}, {"equal_steps": "stop"}])
@@ -132,7 +132,7 @@ class TestEqualSteps:
     def test_the_number_is_reported(self, release, caplog):
         with caplog.at_level("WARNING", logger="reasonknee_hf"):
             next(iter(stream(release, equal_steps="drop")))
-        assert any("dropped" in message and "3,075" in message for message in caplog.messages)
+        assert any("dropped" in message and "1,587" in message for message in caplog.messages)
 
     def test_evaluation_never_pads(self, sample_dir):
         with pytest.raises(OptionError, match="bench"):
@@ -153,7 +153,7 @@ class TestResume:
         expected = ids(ds)
         seen: list[str] = []
         state = None
-        for stop in (1, 61, 1, 700, 1000):  # in the first scan, at a border, in the middle
+        for stop in (1, 61, 1, 300, 500):  # in the first scan, at a border, in the middle
             ds = stream(release, **options)
             ds.set_epoch(epoch)
             if state is not None:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from reasonknee_hf.errors import RecordError
+from reasonknee_hf.errors import (
+    ArchiveError,
+    EndpointError,
+    FileMissingError,
+    IntegrityError,
+    RecordError,
+    VolumeDataError,
+    VolumeFormatError,
+)
+from reasonknee_hf.release.faults import Fault, FaultLog
 from reasonknee_hf.release.release import Release
 from reasonknee_hf.rows.features import ANSWER_COLUMNS
 from reasonknee_hf.rows.json_array import RawRecord
 from reasonknee_hf.rows.record import Problem, scan_columns, to_row
 from reasonknee_hf.rows.scan import Scan, scan_from_image_path
+from reasonknee_hf.volumes.volume import KneeVolume
 
-logger = logging.getLogger(__name__)
+# What is wrong with a file itself. An endpoint that cannot be reached says nothing about the file.
+_BROKEN = (FileMissingError, VolumeDataError, VolumeFormatError, ArchiveError, IntegrityError)
 
 
 @dataclass(frozen=True)
@@ -36,10 +47,6 @@ class RowOptions:
         return self.shuffle is None and self.equal_steps is None
 
 
-class _Skipped(Exception):
-    """Raised inside this module for a row that `on_error="skip"` leaves out."""
-
-
 class Joiner:
     """Makes rows of one split.
 
@@ -47,17 +54,19 @@ class Joiner:
         release: Where scans, volumes and masks are found.
         split: The split whose table lists the scans.
         options: What rows are made of.
+        faults: Where what was skipped or emptied is kept.
     """
 
-    def __init__(self, release: Release, split: str, options: RowOptions) -> None:
+    def __init__(self, release: Release, split: str, options: RowOptions, faults: FaultLog) -> None:
         self.release = release
         self.split = split
         self.options = options
+        self.faults = faults
         # The rows of a scan come together, or mixed with those of a few others.
         self._volumes = lru_cache(maxsize=64)(self._find_volumes)
 
-    def __reduce__(self) -> tuple[type[Joiner], tuple[Release, str, RowOptions]]:
-        return Joiner, (self.release, self.split, self.options)
+    def __reduce__(self) -> tuple[type[Joiner], tuple[Release, str, RowOptions, FaultLog]]:
+        return Joiner, (self.release, self.split, self.options, self.faults)
 
     def is_chosen(self, image: object) -> bool:
         """Whether the config has the rows of the volume that a record names."""
@@ -72,11 +81,10 @@ class Joiner:
 
     def scan_row(self, scan: Scan) -> dict[str, Any] | None:
         """The row of a scan in the config `scans`; `None` if it is left out."""
-        try:
-            return self._shown(scan_columns(scan, *self._volumes(scan)))
-        except _Skipped as reason:
-            logger.warning("scan %s is left out: %s", scan.scan_id, reason)
+        image, mask, missing = self._volumes(scan)
+        if missing and not self._goes_on(scan.scan_id, missing):
             return None
+        return self._shown(scan_columns(scan, image, mask))
 
     def row(self, record: RawRecord) -> dict[str, Any] | None:
         """The row of a record; `None` if it is left out.
@@ -84,48 +92,58 @@ class Joiner:
         Raises:
             RecordError: With `on_error="raise"`, the record does not fit; the message names row, file and offset.
         """
-        problems: list[Problem] = []
         image = record.value.get("image")
         scan = self.release.scan_of(image, self.split)
+        problems: list[Problem] = []
         if scan is None:
             scan = scan_from_image_path(image, self.split) or Scan("", "", "", "", "right", "", None, self.split)
             problems.append(Problem("image", f"{image!r} is the volume of no scan that the split lists"))
-        try:
-            row, found = to_row(record.value, scan, *self._volumes(scan))
-            problems += found
-            if problems and self.options.on_error != "null":
-                self._refuse(record, row["id"], problems)
-        except _Skipped as reason:
-            logger.warning("%s is left out: %s", self._name(record), reason)
+        image_url, mask_url, missing = self._volumes(scan)
+        row, found = to_row(record.value, scan, image_url, mask_url)
+        problems += found
+        if problems and self.options.on_error == "raise":
+            path = self.release.annotation_path(self.split, self.options.annotations)
+            raise RecordError(
+                f"row {row['id']} ({path} of {self.release.tree.name}, record at byte {record.offset}): "
+                f"{'; '.join(map(str, problems))}. Pass on_error='skip' or on_error='null' to go on without what does "
+                "not fit."
+            )
+        if (problems or missing) and not self._goes_on(row["id"], [*problems, *missing]):
             return None
         return self._shown(row)
 
-    def _refuse(self, record: RawRecord, row_id: str, problems: list[Problem]) -> None:
-        text = "; ".join(str(problem) for problem in problems)
-        if self.options.on_error == "skip":
-            raise _Skipped(text)
-        raise RecordError(
-            f"row {row_id} ({self._name(record)}): {text}. Pass on_error='skip' or on_error='null' to go on without "
-            "what does not fit."
-        )
+    def _goes_on(self, row_id: str, problems: Sequence[Problem]) -> bool:
+        """Keeps what is wrong with a row; whether the row is given all the same."""
+        skips = self.options.on_error == "skip"
+        for problem in problems:
+            self.faults.add(Fault("skipped" if skips else "nulled", row_id, str(problem)))
+        return not skips
 
-    def _name(self, record: RawRecord) -> str:
-        path = self.release.annotation_path(self.split, self.options.annotations)
-        return f"{path} of {self.release.tree.name}, record at byte {record.offset}"
+    def _find_volumes(self, scan: Scan) -> tuple[str | None, str | None, tuple[Problem, ...]]:
+        """URLs of the scan's volume and mask, and what is wrong with them.
 
-    def _find_volumes(self, scan: Scan) -> tuple[str | None, str | None]:
-        """URLs of the scan's volume and mask, by `on_error` where one is absent."""
+        With `on_error="raise"` nothing is looked at: what is wrong shows when it is touched. Otherwise both are read
+        once, here, and are then in the cache of decoded volumes.
+        """
         masks = self.options.masks
         if self.options.on_error == "raise":
-            return self.release.image_url(scan), self.release.mask_url(scan) if masks else None
-        image = self.release.find_image(scan)
-        mask = self.release.find_mask(scan) if masks else None
-        if self.options.on_error == "skip":
-            if image is None:
-                raise _Skipped(f"its volume {scan.image_filepath} is neither in the release nor under images=")
-            if masks and mask is None and scan.label_filepath is not None:
-                raise _Skipped(f"its mask {scan.label_filepath} is not in the release")
-        return image, mask
+            return self.release.image_url(scan), self.release.mask_url(scan) if masks else None, ()
+        problems: list[Problem] = []
+        image = self._readable("image", scan, self.release.image_url(scan), problems)
+        mask_url = self.release.mask_url(scan) if masks else None
+        mask = None if mask_url is None else self._readable("mask", scan, mask_url, problems)
+        return image, mask, tuple(problems)
+
+    def _readable(self, column: str, scan: Scan, url: str, problems: list[Problem]) -> str | None:
+        """`url` if the volume there can be read; otherwise `None`, and the reason is added to `problems`."""
+        try:
+            KneeVolume(url, mask=column == "mask", label=scan.scan_id).array()
+        except _BROKEN as error:
+            if isinstance(error, EndpointError) and not isinstance(error, (FileMissingError, IntegrityError)):
+                raise
+            problems.append(Problem(column, str(error)))
+            return None
+        return url
 
     def _shown(self, row: dict[str, Any]) -> dict[str, Any]:
         """`row` without the columns that its config does not have."""

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.release.faults import FaultLog
 from reasonknee_hf.release.indexing import row_index
 from reasonknee_hf.release.joining import Joiner, RowOptions
 from reasonknee_hf.release.order import permutation
@@ -50,15 +52,17 @@ class Quintuples:
         release: Where the rows come from.
         split: Which of its splits.
         options: What rows are made of, and in which order.
+        faults: Where what `on_error` skipped or emptied is kept.
     """
 
     release: Release
     split: str
     options: RowOptions
+    faults: FaultLog = field(default_factory=lambda: FaultLog(uuid4().hex))
     joiner: Joiner = field(init=False)
 
     def __post_init__(self) -> None:
-        self.joiner = Joiner(self.release, self.split, self.options)
+        self.joiner = Joiner(self.release, self.split, self.options, self.faults)
 
     @property
     def path(self) -> str:
@@ -95,12 +99,14 @@ class Quintuples:
         numbers = [_numbers(shard) for shard in shards]
         if self.options.config == "scans":
             yield from self._scans(numbers, place)
-            return
-        read = self._in_order if self.options.is_published_order else partial(self._indexed, epoch)
-        for behind, record in read(numbers, place):
-            row = self.joiner.row(record)
-            if row is not None:
-                yield behind, str(record.offset), row
+        else:
+            read = self._in_order if self.options.is_published_order else partial(self._indexed, epoch)
+            for behind, record in read(numbers, place):
+                row = self.joiner.row(record)
+                if row is not None:
+                    yield behind, str(record.offset), row
+        if self.options.on_error != "raise" and (report := self.faults.report()):
+            logger.warning("%s of %s: %s", self.split, self.release.tree.name, report)
 
     def place_of(self, start: int) -> Place:
         """The place of row number `start` of the split, found in the row index.

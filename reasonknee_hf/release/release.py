@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from reasonknee_hf.errors import FileMissingError, ReleaseError
 from reasonknee_hf.hub.filesystem import ReasonKneeFileSystem
@@ -62,6 +63,14 @@ class Release:
 
     def __repr__(self) -> str:
         return f"Release({self.tree.name!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is derived from the tables is larger than they are and quickly made again.
+        kept = ("fs", "images", "_high_fidelity", "_scans", "identity", "high_fidelity_ids")
+        return {name: value for name, value in self.__dict__.items() if name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _scan_by_path={}, _listed_images={})
 
     @property
     def tree(self) -> Tree:

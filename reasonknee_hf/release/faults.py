@@ -1,0 +1,105 @@
+"""What `on_error="skip"` left out and `on_error="null"` emptied, kept across workers and processes.
+
+Every process appends to one file, so that the parent of loader workers knows what they met.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that did not fit.
+
+    Args:
+        action: `"skipped"`: the row was left out; `"nulled"`: it was kept, with a column null.
+        row: Id of the row, or of the scan in the config `scans`.
+        reason: What was found.
+    """
+
+    action: str
+    row: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an iteration or a preparation met.
+
+    Args:
+        faults: Each once, in the order in which they were met first.
+    """
+
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows were skipped, and how many kept with a null column."""
+        rows = {(fault.action, fault.row) for fault in self.faults}
+        return dict(Counter(action for action, _ in rows))
+
+    def __bool__(self) -> bool:
+        return bool(self.faults)
+
+    def __str__(self) -> str:
+        if not self.faults:
+            return "no row was left out or emptied"
+        counts = ", ".join(f"{count:,} rows {action}" for action, count in sorted(self.counts.items()))
+        shown = [f"  {fault.row} {fault.action}: {fault.reason}" for fault in self.faults[:20]]
+        more = [f"  and {len(self.faults) - 20:,} more"] if len(self.faults) > 20 else []
+        return "\n".join([counts, *shown, *more])
+
+
+@dataclass
+class FaultLog:
+    """Where faults are kept. Pickles as the name of its file.
+
+    Args:
+        name: Tells this log from others on the machine.
+    """
+
+    name: str
+    _seen: set[Fault] = field(default_factory=set, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[type[FaultLog], tuple[str]]:
+        return FaultLog, (self.name,)
+
+    @property
+    def path(self) -> Path:
+        """The file; it exists once there is a fault."""
+        from huggingface_hub import cached_assets_path
+
+        folder = cached_assets_path("reasonknee_hf", namespace="rows", subfolder="faults")
+        return Path(folder) / f"{sha256(self.name.encode()).hexdigest()[:32]}.jsonl"
+
+    def add(self, fault: Fault) -> None:
+        """Keeps a fault; one that this process has met before is not kept again."""
+        if fault in self._seen:
+            return
+        self._seen.add(fault)
+        line = json.dumps([fault.action, fault.row, fault.reason]) + "\n"
+        # One write of one line: processes that append at the same time do not mix their lines.
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+
+    def report(self) -> Report:
+        """All faults that any process has kept."""
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return Report()
+        return Report(tuple(dict.fromkeys(Fault(*json.loads(line)) for line in lines)))
+
+    def clear(self) -> None:
+        """Forgets all faults."""
+        self._seen.clear()
+        self.path.unlink(missing_ok=True)
