@@ -143,6 +143,28 @@ def test_several_breaks_of_one_file(root):
     assert report.splits[0].records == 3 * RECORDS_PER_SCAN - 3
 
 
+def test_a_file_that_is_not_what_the_listing_says(root):
+    release = reasonknee_hf.open_release(str(root))
+    path = root / "data/generate_data/train.json"
+    path.write_bytes(path.read_bytes()[:100_000])
+    report = verify(release)
+    assert counts(report) == {"file-unreadable": 1, "records-per-scan": 1, "scan-without-records": 1}
+    assert "train.json" in examples(report, "file-unreadable")
+
+
+@pytest.mark.parametrize("broken", ["lost comma", "comma before the end", "text behind the end"])
+def test_breaks_between_records_cost_no_record(broken, root):
+    path = root / "data/generate_data/val.json"
+    text = path.read_text("utf-8")
+    text = {
+        "lost comma": text.replace("},\n{", "}\n{", 1),
+        "comma before the end": text.replace("}\n]", "},\n]"),
+        "text behind the end": text + "x",
+    }[broken]
+    path.write_text(text, "utf-8")
+    assert counts(report_on(root)) == {"annotation-broken": 1}
+
+
 def test_columns_are_told_apart(root):
     def edit(records):
         records[0]["answer"] = 5

@@ -205,7 +205,7 @@ def _raw_box(record: Mapping[str, Any]) -> list[int] | None:
 def _records(tree: Tree, path: str, found: Findings) -> Iterator[RawRecord]:
     """All records that can be read. Breaks of the file are reported, and reading goes on behind them."""
     size = tree.size(path)
-    at, previous = 0, -1
+    at = 0
     with tqdm(total=size, unit="B", unit_scale=True, desc=path, leave=False) as bar:
         for _ in range(_MAX_BREAKS):
             last: RawRecord | None = None
@@ -224,14 +224,14 @@ def _records(tree: Tree, path: str, found: Findings) -> Iterator[RawRecord]:
                 found.add("file-unreadable", str(error))
                 return
             # Behind the last good record, so that the search for the next one steps over the broken one.
-            previous, at = at, last.offset + last.length if last else max(at, previous) + 1
+            at = at + 1 if last is None else last.offset + last.length
             if at >= size:
                 return
             bar.n = at
     found.not_checked.append(f"{path} behind byte {at}: it is broken in {_MAX_BREAKS} places or more")
 
 
-def _chunks(tree: Tree, path: str, at: int, bar: Any) -> Generator[bytes]:
+def _chunks(tree: Tree, path: str, at: int, bar: Any) -> Generator[bytes, None, None]:
     for chunk in tree.stream(path, at) if at else tree.stream(path):
         bar.update(len(chunk))
         yield chunk
