@@ -31,12 +31,11 @@ def mirror(
     side: str | int | None = None,
     text: str | None = None,
 ) -> Mirrored:
-    """Mirrors a slice-first volume from left to right. The picture of a right knee becomes that of a left one.
+    """Mirrors a slice-first volume from left to right. A right knee becomes a left one.
 
     Structures keep their names: what was medial is still medial, so labels, grades and such words stay true.
-        What
-    changes is the side. This is the only flip that makes another possible knee: flipped along another axis,
-    front and back, or head and feet, would be wrong, and there is no helper for it.
+    What changes is the side. This is the only flip that makes another possible knee: one along another axis,
+    which swaps front and back or head and feet, would be wrong, and there is no helper for it.
 
     Args:
         array: voxels, slices (the left-right axis) on axis 0.

@@ -63,11 +63,12 @@ def load_voxels(
 
 def identity(path: str) -> tuple[int, ...]:
     """What tells apart two states of a file, or of both files of a pair; see `source.identity`."""
-    halves = [path]
     if source.looks_like_image_half(path):
-        halves += source.pair_names(path, "hdr")
+        halves = [path, *source.pair_names(path, "hdr")]
     elif source.looks_like_header_half(path):
-        halves += source.pair_names(path, "img")
+        halves = [path, *source.pair_names(path, "img")]
+    else:
+        return source.identity(path)
     return tuple(
         part for half in halves if half == path or source.exists(half) for part in source.identity(half)
     )

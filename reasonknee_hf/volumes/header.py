@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import VolumeFormatError
+from reasonknee_hf.volumes.orientation import axis_codes
 
 HEADER_BYTES = 540  # enough for either version
 _TYPES = {
@@ -45,6 +46,7 @@ class NiftiHeader:
         zooms: edges of a voxel in mm, in file order; positive.
         qform_code, sform_code: as stored.
         affine: 4x4, voxel index to mm in RAS+ world; None where the file has no usable transform.
+        codes: axis codes of `affine`, such as "PIR"; None without one.
         affine_source: "sform", "qform" or "none".
         notes: oddities worth telling, in words, such as transforms in conflict. Most files have none.
     """
@@ -63,6 +65,7 @@ class NiftiHeader:
     qform_code: int
     sform_code: int
     affine: Affine | None = field(repr=False)
+    codes: str | None = None
     affine_source: str = "none"
     notes: tuple[str, ...] = ()
 
@@ -109,6 +112,7 @@ def parse_header(start: bytes) -> NiftiHeader:
         qform_code=raw.qform_code,
         sform_code=raw.sform_code,
         affine=affine,
+        codes=None if affine is None else axis_codes(affine),
         affine_source=source,
         notes=tuple(notes),
     )

@@ -42,7 +42,12 @@ def named_errors(name: str, mask: bool) -> Iterator[None]:
 
 
 def _advice(error: FileNotFoundError, mask: bool) -> str:
-    reason = str(error) if isinstance(error, FileMissingError) else "no such file"
+    if isinstance(error, FileMissingError):
+        reason = str(error)
+    elif error.__cause__ is not None:  # fsspec says "not found" also where it could not connect
+        reason = f"{type(error.__cause__).__name__}: {error.__cause__}"
+    else:
+        reason = "no such file"
     if mask:
         return f"the mask cannot be opened ({reason})"
     return (

@@ -8,13 +8,17 @@ axis-parallel ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.volumes.header import Affine
-from reasonknee_hf.volumes.voxels import Array
+
+if TYPE_CHECKING:
+    from reasonknee_hf.volumes.header import Affine
+    from reasonknee_hf.volumes.voxels import Array
 
 # World axis -> letter for a falling and for a rising coordinate.
 _LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))
@@ -71,12 +75,14 @@ def check_codes(codes: str) -> str:
     return upper
 
 
+@cache
 def slice_first_codes(codes: str) -> str:
     """The slice-first order of a file: its left-right axis first, the other two as stored, no flips."""
     front = next(letter for letter in codes if letter in "RL")
     return front + codes.replace(front, "")
 
 
+@cache  # 48 x 48 pairs at most
 def reorder(source: str, target: str) -> Reorder:
     """How to get from axis codes `source` to axis codes `target`."""
     axes: list[int] = []

@@ -12,6 +12,7 @@ from typing import Any
 from reasonknee_hf.errors import VolumeDataError
 from reasonknee_hf.volumes.inflate import plain
 
+_REMOTE_CHUNK = 1 << 18  # at most; every piece costs a switch to fsspec's own thread and back
 _CHUNK = 1 << 16  # bytes read at a time: small enough to stay in the cache between reading and inflating
 _START = 4096  # bytes fetched for a header, which has 540
 _STREAMING_PROTOCOLS = {"http", "https", "hf"}  # file systems whose `block_size=0` means one plain GET
@@ -136,7 +137,7 @@ def _remote_chunks(path: str) -> Iterator[bytes]:
         yield from filesystem.stream(name)
     elif protocols & _STREAMING_PROTOCOLS:
         with filesystem.open(name, "rb", block_size=0) as file:
-            while part := file.read(_CHUNK):
+            while part := file.read(_REMOTE_CHUNK):
                 yield part
     else:
         yield filesystem.cat_file(name)

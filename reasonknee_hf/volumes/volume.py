@@ -334,20 +334,21 @@ class KneeVolume(ReadsAsStored):
 
     @property
     def _stored_codes(self) -> str:
-        return orientation.axis_codes(self._stored_affine)
+        codes = self.header.codes or self._assumed
+        if codes is None:
+            with self._named_errors():
+                raise VolumeFormatError(
+                    "the header states neither qform nor sform, so nothing tells which axis holds the slices;"
+                    " say it with .assume('PIR') or read it as stored with .nifti"
+                )
+        return codes
 
     @property
     def _stored_affine(self) -> Affine:
-        header = self.header
-        if header.affine is not None:
-            return header.affine
-        if self._assumed is not None:
-            return orientation.affine_of_codes(self._assumed, header.zooms)
-        with self._named_errors():
-            raise VolumeFormatError(
-                "the header states neither qform nor sform, so nothing tells which axis holds the slices;"
-                " say it with .assume('PIR') or read it as stored with .nifti"
-            )
+        affine = self.header.affine
+        return (
+            orientation.affine_of_codes(self._stored_codes, self.header.zooms) if affine is None else affine
+        )
 
     @property
     def _reorder(self) -> orientation.Reorder:
