@@ -394,6 +394,12 @@ def test_an_old_hub_client_is_named(monkeypatch):
         score([], REFERENCES).eval_results()
 
 
+def test_the_scorer_is_reached_from_the_package():
+    program = "import reasonknee_hf as rk; print(rk.bench.score([], [], rounds=0).figure('item_accuracy'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "None"
+
+
 MEMORY = """
 import sys
 sys.path.insert(0, {tests!r})
