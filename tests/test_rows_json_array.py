@@ -128,7 +128,7 @@ def test_shares_cut_anywhere_give_every_record_once(data: st.DataObject, values:
 
 
 @pytest.mark.slow
-@settings(max_examples=5_000, deadline=None)
+@settings(max_examples=2_000, deadline=None)
 @given(*_SHARED)
 def test_shares_cut_anywhere_give_every_record_once_at_length(data: st.DataObject, values: list[Any]) -> None:
     check_shares(data, values)
