@@ -19,6 +19,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--delete-config", dest="delete_configs", action="append", default=[], metavar="NAME",
         help="remove another config with its files; may be given several times",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-verify", dest="verify", action="store_false", help="do not look for defects of the release first"
+    )
     add_publish_options(parser)
     source = parser.add_argument_group("source")
     source.add_argument("--source", help="Hub dataset id, folder, fsspec URL or 'sample' (default: the published one)")
@@ -42,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
             hub_endpoint=args.hub,
             delete_configs=args.delete_configs,
             executor=executor,
+            verify=args.verify,
             source=args.source,
             revision=args.source_revision,
             endpoint=args.endpoint,

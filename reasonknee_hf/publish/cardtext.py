@@ -158,7 +158,9 @@ def _provenance(job: Job) -> str:
 def _changes(job: Job) -> str:
     changes = []
     if job.config == "records":
-        changes.append("The JSON arrays were written as Parquet tables, in published order; no value was changed.")
+        changes.append(
+            "The JSON arrays were written as Parquet tables, in published order; no value was changed."
+        )
     elif job.questions:
         changes += [
             "The JSON arrays were written as Parquet tables, in published order, with one fixed schema.",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.errors import OptionError, PublishError
+from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.facts import ConfigFacts, Folder, Store, grade_counts, scan_ids, split_facts
 from reasonknee_hf.publish.job import Derived, Job, ReleaseSpec, describe_origin
 from reasonknee_hf.publish.parquet import Limits
@@ -17,6 +18,7 @@ from reasonknee_hf.publish.selection import Row, Selection
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask, finished, run_tasks
 from reasonknee_hf.publish.volumes import plan_shards
 from reasonknee_hf.release import Release
+from reasonknee_hf.verify import Report
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ def convert(
     high_fidelity: str | Sequence[str] | None = None,
     annotations: str = "all",
     on_error: str = "raise",
-    defects: Sequence[str] | None = None,
+    verify: bool | Report = False,
 ) -> Conversion:
     """Writes a release, or a selection of it, to a folder that `datasets.load_dataset` opens without this package.
 
@@ -100,7 +102,7 @@ def convert(
             the workers of an executor; they use the one of `huggingface_hub`.
         annotations, on_error: As in [`load_dataset`]. For volumes: `"raise"` stops at a missing file, `"skip"` leaves
             the scan out of the volumes, `"null"` writes null.
-        defects: Known defects of this release for the card, one a line, as `reasonknee_hf.verify` finds them.
+        verify: Whether to look for defects of the release now, for the card; or a report of [`verify_release`].
 
     Returns:
         [`Conversion`]: configs, splits, files and counts.
@@ -118,7 +120,7 @@ def convert(
     job, release = make_job(given, root)
     check_name("config", job.name)
     conversion = produce(job, release, Folder(root), executor)
-    write_card(root, conversion, defects=defects)
+    write_card(root, conversion, defects=defect_lines(verify, release))
     return conversion
 
 
@@ -141,12 +143,12 @@ def make_job(given: Mapping[str, Any], out: Path) -> tuple[Job, Release]:
     derived = Derived(given["previews"], given["frames"], given["crops"], given["crop_margin"])
     names = ("splits", "categories", "structures", "patients", "visits", "grades", "where", "limit")
     job = Job(
-        release=spec if release.sha is None else spec.at(release.sha),
+        release=spec if release.sha is None else replace(spec, revision=release.sha),
         origin=describe_origin(release, given["source"]),
         sha=release.sha,
         identity=release.identity,
         config=given["config"],
-        name=given["name"] or given["config"],
+        name=given["config"] if given["name"] is None else given["name"],
         out=out,
         selection=Selection(**{name: given[name] for name in names}),
         volumes=given["volumes"],
@@ -156,6 +158,7 @@ def make_job(given: Mapping[str, Any], out: Path) -> tuple[Job, Release]:
         derived=derived,
         limits=Limits(given["row_group_bytes"], given["shard_bytes"]),
     )
+    job.share(release)
     return job, release
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,10 @@ def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str
         RecordError: The box of a row leaves its volume and `on_error` is `"raise"`; with `"null"` the pictures are null.
     """
     wanted = job.derived
+    volume: KneeVolume | None = None
     for row in rows:
-        volume = _volume(row) if wanted.previews or wanted.frames else None
+        if wanted.previews or wanted.frames:
+            volume = _volume(row, volume)
         row = {name: value for name, value in row.items() if name != "image"}
         if volume is not None:
             box = _box_inside(volume, row, job)
@@ -44,8 +47,9 @@ def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str
 
 def crop_rows(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str, Any]]:
     """One row for each question with a box: its region as a NIfTI file of its own."""
+    volume: KneeVolume | None = None
     for row in rows:
-        volume = _volume(row)
+        volume = _volume(row, volume)
         box = None if volume is None else _box_inside(volume, row, job)
         if volume is None or box is None:
             continue
@@ -118,9 +122,12 @@ def _frame_files(volume: KneeVolume, box: boxes.Box, count: int, row_id: str) ->
     return [_png_file(grey(region[number]).T, f"{row_id}_{box[0] + number}") for number in numbers]
 
 
-def _volume(row: dict[str, Any]) -> KneeVolume | None:
+def _volume(row: dict[str, Any], previous: KneeVolume | None) -> KneeVolume | None:
+    """The volume of a row; the object of the row before where that is of the same scan."""
     stored = row.get("image")
-    return None if stored is None else KneeVolume(stored["path"], label=row["id"])
+    if stored is None or (previous is not None and previous.path == stored["path"]):
+        return None if stored is None else previous
+    return KneeVolume(stored["path"], label=row["scan_id"])
 
 
 def _box_inside(volume: KneeVolume, row: dict[str, Any], job: Job) -> list[int] | None:
@@ -136,10 +143,17 @@ def _box_inside(volume: KneeVolume, row: dict[str, Any], job: Job) -> list[int] 
         return None
 
 
-def _greys(volume: KneeVolume) -> Any:
-    """A function from voxels to grey values, with one window for the whole volume."""
+@lru_cache(maxsize=1)
+def _window(volume: KneeVolume) -> tuple[float, float]:
+    """Lowest and highest voxel shown, the same for all pictures of a volume."""
     sample = volume.array()[::4, ::4, ::4]
     low, high = (float(value) for value in np.nanpercentile(sample, _PERCENTILES))
+    return low, high
+
+
+def _greys(volume: KneeVolume) -> Callable[[Array], Array]:
+    """A function from voxels to grey values."""
+    low, high = _window(volume)
     span = max(high - low, 1e-6)
 
     def grey(voxels: Array) -> Array:
@@ -169,5 +183,5 @@ def _png_file(pixels: Array, name: str) -> dict[str, Any]:
             "Previews and frames are drawn by Pillow: pip install 'reasonknee_hf[viz]'."
         ) from None
     sink = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(sink, "PNG", optimize=False)
+    Image.fromarray(np.ascontiguousarray(pixels)).save(sink, "PNG", compress_level=3)
     return {"bytes": sink.getvalue(), "path": f"{name}.png"}

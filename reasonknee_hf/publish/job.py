@@ -31,28 +31,21 @@ class ReleaseSpec:
     high_fidelity: str | tuple[str, ...] | None = None
 
     def open(self, token: str | bool | None = None) -> Release:
-        """The release, opened once a process."""
+        """The release."""
         from reasonknee_hf.opening import open_release
 
-        if self not in _opened:
-            _opened[self] = open_release(
-                self.source,
-                self.revision,
-                self.endpoint,
-                token,
-                images=self.images,
-                high_fidelity=self.high_fidelity,
-            )
-        return _opened[self]
-
-    def at(self, sha: str) -> ReleaseSpec:
-        """The same release at a commit; workers of this process share the one that is open."""
-        fixed = replace(self, revision=sha)
-        _opened.setdefault(fixed, self.open())
-        return fixed
+        return open_release(
+            self.source,
+            self.revision,
+            self.endpoint,
+            token,
+            images=self.images,
+            high_fidelity=self.high_fidelity,
+        )
 
 
-_opened: dict[ReleaseSpec, Release] = {}
+# Open releases of this process, by how they were opened and in which state: a worker makes many shards of one.
+_opened: dict[tuple[ReleaseSpec, str], Release] = {}
 
 
 @dataclass(frozen=True)
@@ -119,6 +112,17 @@ class Job:
             raise OptionError(
                 "The config 'scans' without volumes holds nothing; choose another value of volumes=."
             )
+
+    def opened(self) -> Release:
+        """The release, opened once a process."""
+        key = self.release, self.identity
+        if key not in _opened:
+            _opened[key] = self.release.open()
+        return _opened[key]
+
+    def share(self, release: Release) -> None:
+        """Lets tasks that run in this process use a release that is open, and the token it was opened with."""
+        _opened[self.release, self.identity] = release
 
     @property
     def questions(self) -> bool:

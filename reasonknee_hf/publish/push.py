@@ -11,6 +11,8 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
@@ -20,12 +22,15 @@ from reasonknee_hf.errors import EndpointError, PublishError
 from reasonknee_hf.publish import repository
 from reasonknee_hf.publish.card import merged_card, without_configs
 from reasonknee_hf.publish.convert import Conversion, make_job, produce
+from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.names import check_name, check_repo
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.repository import Repository
 from reasonknee_hf.publish.rules import front_matter
+from reasonknee_hf.publish.schema import STORED
 from reasonknee_hf.publish.selection import Row
 from reasonknee_hf.publish.stale import stale_files
+from reasonknee_hf.verify import Report
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +72,7 @@ def push(
     high_fidelity: str | Sequence[str] | None = None,
     annotations: str = "all",
     on_error: str = "raise",
-    defects: Sequence[str] | None = None,
+    verify: bool | Report = True,
 ) -> Conversion:
     """Converts a release, or a selection of it, and pushes it to a dataset repository that loads without this package.
 
@@ -118,38 +123,51 @@ def push(
             if folder is None and job.volumes != "none":
                 _forget_committed(staging, there)
 
+        defects = defect_lines(verify, release)
         conversion = produce(job, release, there, executor, on_files=send)
-        _finish(there, conversion, staging, delete_configs, defects)
+        _finish(there, conversion, delete_configs, defects)
         return replace(conversion, pull_request=there.pull_request)
 
 
 def files_beside(path: Path) -> list[str]:
-    """Files that a table names by their path in the repository; refuses a table that names this machine.
+    """Files that a table names by their path in the repository; refuses a table that others could not read.
 
     Raises:
         PublishError: A volume without bytes, or a path or URL that only this machine can open.
     """
-    with pq.ParquetFile(path) as file:
-        leaves = [file.schema.column(number).path for number in range(len(file.schema))]
-        wanted = [
-            leaf for leaf in leaves if leaf.endswith(("_url", "_file", ".path")) and leaf.count(".") < 2
-        ]
-        table = file.read(columns=wanted)
     beside: list[str] = []
-    for name in table.column_names:
-        values = table[name].drop_null().to_pylist()
-        if name.endswith("_file"):
-            beside += values
-            continue
-        texts = [value["path"] if isinstance(value, dict) else value for value in values]
-        for text in texts:
-            if name.endswith("_url"):
-                refused = "://" not in text or text.startswith(("file:", "memory:", "reasonknee://file%3A"))
-            else:
-                refused = text is not None and ("/" in text or "\\" in text)
-            if refused:
-                raise PublishError(f"{path.name}: {name} holds {text!r}, which only this machine can open.")
+    with pq.ParquetFile(path) as file:
+        stored = [field.name for field in file.schema_arrow if field.type == STORED]
+        columns = [*stored, *(n for n in file.schema_arrow.names if n.endswith(("_url", "_file")))]
+        for number in range(file.metadata.num_row_groups if columns else 0):
+            table = file.read_row_group(number, columns=columns)
+            for name in columns:
+                values = table[name].drop_null()
+                if name in stored:
+                    _check_stored(path, name, values.combine_chunks())
+                elif name.endswith("_file"):
+                    beside += values.to_pylist()
+                else:
+                    local = [url for url in values.to_pylist() if not _is_global(url)]
+                    if local:
+                        raise PublishError(
+                            f"{path.name}: {name} holds {local[0]!r}, which only this machine can open."
+                        )
     return beside
+
+
+def _check_stored(path: Path, name: str, values: pa.StructArray) -> None:
+    lengths = pc.fill_null(pc.binary_length(values.field("bytes")), 0).to_pylist()
+    paths = values.field("path").to_pylist()
+    for length, text in zip(lengths, paths, strict=True):
+        if not length:
+            raise PublishError(f"{path.name}: {name} has no bytes for {text!r}; nobody else could open it.")
+        if text is not None and ("/" in text or "\\" in text):
+            raise PublishError(f"{path.name}: {name} holds {text!r}, a directory of this machine.")
+
+
+def _is_global(url: str) -> bool:
+    return "://" in url and not url.startswith(("file:", "memory:", "reasonknee://file%3A"))
 
 
 @contextlib.contextmanager
@@ -182,7 +200,6 @@ def _check_old_card(there: Repository) -> None:
 def _finish(
     there: Repository,
     conversion: Conversion,
-    staging: Path,
     delete_configs: Sequence[str],
     defects: Sequence[str] | None,
 ) -> None:

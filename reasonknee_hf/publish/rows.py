@@ -30,7 +30,7 @@ def question_rows(job: Job, split: str, index: int, count: int) -> Iterator[dict
         RecordError: With `on_error="raise"`, a record that does not fit; the message names row, file and offset.
         AnnotationError: The file is not the JSON it should be.
     """
-    release = job.release.open()
+    release = job.opened()
     read = _record_rows if job.config == "records" else _question_rows
     rows = read(job, release, split, release.annotation_path(split, job.annotations), index, count)
     if job.selection.by_question:
@@ -113,7 +113,8 @@ def published_record(row: Mapping[str, Any]) -> dict[str, Any]:
     record = {column: row[column] for column in RECORD_COLUMNS if row[column] is not None}
     if row["final_diagnosis"] is not None:
         record["final_diagnosis"] = json.loads(row["final_diagnosis"])
-    return record | json.loads(row["other"] or "{}")
+    record.update(json.loads(row["other"] or "{}"))
+    return record
 
 
 def _unlisted(record: Mapping[str, Any], split: str) -> tuple[Scan, Problem]:

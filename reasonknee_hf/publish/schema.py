@@ -13,6 +13,9 @@ from reasonknee_hf.rows.features import VOLUME_COLUMNS, row_features
 from reasonknee_hf.volumes.feature import VolumeFeature
 
 SCAN_COLUMNS = ("scan_id", "patient_id", "visit", "study", "series", "knee_side")
+STORED = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+"""How volumes and pictures lie in a table."""
+
 VOLUME_MODES = ("embed", "files", "reference", "none")
 
 
@@ -71,7 +74,10 @@ def has_volumes(features: Mapping[str, Any]) -> bool:
 
 def file_columns(features: Mapping[str, Any]) -> list[str]:
     """Columns of volumes, pictures, or lists of pictures."""
-    inner = {name: kind[0] if isinstance(kind, list) else getattr(kind, "feature", kind) for name, kind in features.items()}
+    inner = {
+        name: kind[0] if isinstance(kind, list) else getattr(kind, "feature", kind)
+        for name, kind in features.items()
+    }
     return [name for name, kind in inner.items() if getattr(kind, "_type", None) in ("Nifti", "Image")]
 
 
@@ -92,7 +98,7 @@ def arrow_schema(features: Features, provenance: Mapping[str, Any]) -> pa.Schema
 def _portable(kind: Any) -> Any:
     """A serialised feature in the words that all versions know: a list is a JSON array of one type, not `List`."""
     if isinstance(kind, list):
-        return [_portable(kind[0])]
+        return [_portable(one) for one in kind]
     if not isinstance(kind, dict):
         return kind
     if kind.get("_type") in ("List", "Sequence") and kind.get("length", -1) == -1:

@@ -67,7 +67,11 @@ def check_card(root: str | Path) -> list[Finding]:
         require_attribution(card)
     except PublishError as error:
         findings.append(Finding("", str(error)))
-    return findings if findings and not patterns_readable(card) else findings + check_viewer(Folder(Path(root)), card)
+    return (
+        findings
+        if findings and not patterns_readable(card)
+        else findings + check_viewer(Folder(Path(root)), card)
+    )
 
 
 def check_viewer(store: Store, card: str) -> list[Finding]:
@@ -120,7 +124,10 @@ def _table_findings(store: Store, name: str, first: bool) -> Iterator[tuple[str,
             yield f"{metadata.num_columns:,} columns; {MOST_COLUMNS:,} are shown", True
         schema = file.schema_arrow
         for column in hidden_columns(schema):
-            yield f"the column {column} holds volumes or bytes, which are not shown; browse the config of the questions", False
+            yield (
+                f"the column {column} holds volumes or bytes, which are not shown; browse the config of the questions",
+                False,
+            )
         shown = [column for column in schema.names if column not in hidden_columns(schema)]
         rows: list[dict[str, Any]] = []
         for batch in file.iter_batches(batch_size=LEAST_ROWS, columns=shown):
@@ -128,7 +135,10 @@ def _table_findings(store: Store, name: str, first: bool) -> Iterator[tuple[str,
             break
         size = first_rows_bytes(rows)
         if size > FIRST_ROWS_BYTES:
-            yield f"the first {len(rows)} rows have {size:,} bytes even with text cut; {FIRST_ROWS_BYTES:,} fit", True
+            yield (
+                f"the first {len(rows)} rows have {size:,} bytes even with text cut; {FIRST_ROWS_BYTES:,} fit",
+                True,
+            )
 
 
 def hidden_columns(schema: pa.Schema) -> list[str]:

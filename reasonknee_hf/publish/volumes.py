@@ -71,7 +71,7 @@ class ScanFiles:
 
     @property
     def _release(self) -> Release:
-        return self.job.release.open()
+        return self.job.opened()
 
     def _accept_missing(self, what: str, published: str) -> None:
         if self.job.on_error == "raise":
@@ -102,7 +102,7 @@ def plan_shards(job: Job, scans: Sequence[Scan]) -> list[tuple[str, ...]]:
 
 def volume_rows(job: Job, split: str, scan_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
     """One row a scan, by the way that the job keeps volumes."""
-    scans = {scan.scan_id: scan for scan in job.release.open().scans(split)}
+    scans = {scan.scan_id: scan for scan in job.opened().scans(split)}
     for scan_id in scan_ids:
         files = ScanFiles(job, scans[scan_id])
         columns = scan_columns(scans[scan_id], None, None)
@@ -168,7 +168,7 @@ def compare_first(path: Path, job: Job, split: str) -> None:
 
     with pq.ParquetFile(path, memory_map=True) as file:
         row = next(file.iter_batches(batch_size=1)).to_pylist()[0]
-    scan = next(scan for scan in job.release.open().scans(split) if scan.scan_id == row["scan_id"])
+    scan = next(scan for scan in job.opened().scans(split) if scan.scan_id == row["scan_id"])
     for column, url in ScanFiles(job, scan).urls.items():
         if url is None:
             continue

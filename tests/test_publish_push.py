@@ -1,0 +1,426 @@
+"""Real uploads of the real client to the origin server: what lies there afterwards, what travelled, what survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import datasets
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hub.faults import Rule
+from support import in_fresh_process
+from test_publish_convert import HAS_NIFTI, read_plainly, rows_of
+
+from reasonknee_hf.errors import EndpointError, ForbiddenError, PublishError
+from reasonknee_hf.publish import repository
+from reasonknee_hf.publish.push import push
+from reasonknee_hf.publish.rules import card_problems, front_matter
+from reasonknee_hf.sample import write_sample
+
+REPO = "me/knee"
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory) -> Path:
+    return write_sample(tmp_path_factory.mktemp("release") / "r")
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(repository, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(repository, "LONGEST_WAIT", 0.02)
+
+
+def files_of(origin, ref: str = "main", repo: str = REPO) -> dict[str, bytes]:
+    return {path: bytes(blob.content) for path, blob in origin.store.repos[repo].at(ref).files.items()}
+
+
+def card_of(origin, ref: str = "main") -> str:
+    return files_of(origin, ref)["README.md"].decode()
+
+
+def metadata_of(origin, ref: str = "main") -> dict:
+    return yaml.safe_load(front_matter(card_of(origin, ref))[0])
+
+
+def config_names(origin) -> list[str]:
+    return [one["config_name"] for one in metadata_of(origin)["configs"]]
+
+
+def commits_of(origin) -> int:
+    return len(origin.store.repos[REPO].commits) - 1  # without the initial one
+
+
+def push_bench(origin, release, **options):
+    given = {"source": str(release), "on_error": "null", "hub_endpoint": origin.url, "token": "hf_x", "verify": False}
+    return push(REPO, options.pop("config", "bench"), **(given | options))
+
+
+def status(code: int):
+    def fault(reply) -> None:
+        reply.status, reply.body = code, json.dumps({"error": f"fault {code}"}).encode()
+        reply.headers["X-Error-Message"] = f"fault {code}"
+
+    return fault
+
+
+# --- loads -------------------------------------------------------------------------------------------------------
+
+
+def test_pushed_repo_loads_without_the_package(origin, release, tmp_path):
+    push_bench(origin, release, private=True)
+    assert origin.store.repos[REPO].private
+    volumes = "bench_volumes" if HAS_NIFTI else "bench_volumes_bytes"
+    found = read_plainly(REPO, "test", ["bench", volumes], tmp_path, HF_ENDPOINT=origin.url, HF_TOKEN="hf_x")
+    assert found["bench"]["streamed"] == found["bench"]["prepared"] == rows_of(release, "bench", "test")
+    assert found[volumes]["streamed"] == found[volumes]["prepared"]
+    assert [len(row["image"]["voxels"]) for row in found[volumes]["streamed"]] == [64, 64]
+
+
+def test_the_three_lines_of_the_card_run(origin, release, tmp_path):
+    push_bench(origin, release, volumes="none")
+    (code,) = re.findall(r"```python\n(.*?)```", card_of(origin), re.DOTALL)
+    out = in_fresh_process(code, tmp_path, HF_ENDPOINT=origin.url, HF_HOME=str(tmp_path), HF_TOKEN="hf_x")
+    assert "'question_id': 1" in out
+
+
+def test_stock_push_of_our_datasets_carries_bytes(origin, release, tmp_path):
+    """`ds.push_to_hub` of `datasets` on a dataset of ours: bytes travel, not paths of this disk."""
+    script = """
+    import sys
+    import reasonknee_hf
+    rows = reasonknee_hf.load_dataset("scans", split="test", source=sys.argv[1])
+    rows.push_to_hub("me/stock", split="test", token="hf_x")
+    """
+    in_fresh_process(script, tmp_path, str(release), HF_ENDPOINT=origin.url, HF_HOME=str(tmp_path / "home"))
+    (name,) = [path for path in files_of(origin, repo="me/stock") if path.endswith(".parquet")]
+    (tmp_path / "t.parquet").write_bytes(files_of(origin, repo="me/stock")[name])
+    for row in pq.read_table(tmp_path / "t.parquet").to_pylist():
+        for column in ("image", "mask"):
+            assert len(row[column]["bytes"]) > 1000
+            assert "/" not in row[column]["path"]
+    if HAS_NIFTI:
+        found = read_plainly("me/stock", "test", ["default"], tmp_path, HF_ENDPOINT=origin.url, HF_TOKEN="hf_x")
+        assert [len(row["mask"]["voxels"]) for row in found["default"]["streamed"]] == [64, 64]
+
+
+def test_pull_request(origin, release):
+    push_bench(origin, release, volumes="none")
+    done = push_bench(origin, release, config="full", volumes="none", create_pr=True)
+    assert done.pull_request == f"{origin.url}/datasets/{REPO}/discussions/1"
+    assert config_names(origin) == ["bench"]
+    names = [one["config_name"] for one in metadata_of(origin, "refs/pr/1")["configs"]]
+    assert names == ["bench", "full"]
+
+
+def test_branch(origin, release):
+    push_bench(origin, release, volumes="none", branch="next")
+    assert "README.md" not in files_of(origin)
+    assert metadata_of(origin, "next")["configs"][0]["config_name"] == "bench"
+
+
+def test_files_beside_travel_too(origin, release):
+    push_bench(origin, release, volumes="files")
+    assert sum(name.endswith(".nii.gz") for name in files_of(origin)) == 4
+
+
+# --- few commits, resumable --------------------------------------------------------------------------------------
+
+
+def test_card_comes_last_and_commits_are_few(origin, release, monkeypatch):
+    monkeypatch.setattr(repository, "COMMIT_FILES", 4)
+    push_bench(origin, release, config="full", shard_bytes=300_000)
+    assert len([name for name in files_of(origin) if name.endswith(".parquet")]) > 8
+    assert commits_of(origin) <= 4
+    history = list(origin.store.repos[REPO].commits.values())
+    assert [("README.md" in commit.files) for commit in history] == [False] * (len(history) - 1) + [True]
+
+
+def test_the_same_push_again_sends_nothing(origin, release):
+    push_bench(origin, release)
+    before = files_of(origin), commits_of(origin)
+    origin.clear()
+    push_bench(origin, release)
+    assert (files_of(origin), commits_of(origin)) == before
+    assert origin.requests("_lfs", "PUT") == []
+
+
+KILLED = """
+import os, sys
+from reasonknee_hf.publish import repository
+from reasonknee_hf.publish.push import push
+
+repository.COMMIT_FILES = 2
+upload, left = repository.Repository.upload, int(sys.argv[3])
+def limited(self, names):
+    global left
+    left -= 1
+    if left < 0:
+        os._exit(9)
+    upload(self, names)
+repository.Repository.upload = limited
+push("me/knee", "full", source=sys.argv[1], on_error="null", hub_endpoint=sys.argv[2], token="hf_x", shard_bytes=300_000,
+     verify=False)
+"""
+
+
+def test_a_killed_push_sends_only_what_is_missing(origin, second_origin, release):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(release), origin.url, "5"], check=False)
+    assert killed.returncode == 9
+    assert "README.md" not in files_of(origin)
+    sent = {request.path for request in origin.requests("_lfs/", "PUT")}
+    assert len(sent) == 5
+    origin.clear()
+    push_bench(origin, release, config="full", shard_bytes=300_000)
+    again = {request.path for request in origin.requests("_lfs/", "PUT")}
+    assert not sent & again
+    push_bench(second_origin, release, config="full", shard_bytes=300_000)
+    assert files_of(origin) == files_of(second_origin)
+
+
+def test_disk_full_sends_no_card(origin, release, monkeypatch, tmp_path):
+    from reasonknee_hf.publish import parquet
+
+    write = parquet.pq.ParquetWriter.write_table
+    left = [2]
+
+    def full(writer, *args, **kwargs):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        return write(writer, *args, **kwargs)
+
+    monkeypatch.setattr(parquet.pq.ParquetWriter, "write_table", full)
+    with pytest.raises(PublishError, match="disk"):
+        push_bench(origin, release, config="full", folder=tmp_path)
+    assert files_of(origin) == {}
+    assert not list(tmp_path.glob("*/.*"))
+
+
+# --- retries -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [409, 412, 503, 429])
+def test_passing_failures_of_a_commit_are_retried(origin, release, code):
+    """Here the first commit is made and only its answer is lost, as with a gateway that gives up waiting."""
+    origin.faults(Rule(status(code), r"^POST .*/commit/", times=3))
+    push_bench(origin, release, volumes="none")
+    assert config_names(origin) == ["bench"]
+    assert card_of(origin).count("## Config `bench`") == 1
+    assert 4 <= len(origin.requests("/commit/", "POST")) <= 5
+
+
+@pytest.mark.parametrize("code", [409, 412, 503])
+def test_lasting_failures_end_with_the_reason(origin, release, code):
+    origin.faults(Rule(status(code), r"^POST .*/commit/"))
+    with pytest.raises(EndpointError, match=rf"{repository.TRIES}(.|\n)*{code}"):
+        push_bench(origin, release, volumes="none")
+    assert len(origin.requests("/commit/", "POST")) == repository.TRIES
+
+
+def test_a_token_that_may_not_write_is_not_tried_again(origin, release):
+    origin.faults(Rule(status(403), r"^POST .*/commit/"))
+    with pytest.raises(ForbiddenError, match="create_pr=True"):
+        push_bench(origin, release, volumes="none")
+    assert len(origin.requests("/commit/", "POST")) == 1
+
+
+def test_failing_upload_of_a_shard_is_retried(origin, release):
+    origin.faults(Rule(status(503), r"^POST .*/info/lfs/objects/batch", times=2))
+    push_bench(origin, release, volumes="none")
+    assert config_names(origin) == ["bench"]
+
+
+# --- others' work ------------------------------------------------------------------------------------------------
+
+HAND_WRITTEN = """---
+# a comment of theirs
+license: cc-by-4.0
+viewer: true
+my_key:   {odd: [1,  2]}   # unknown to us
+tags: [knee, "theirs"]
+configs:
+- config_name: other
+  data_files: other/*.csv
+- config_name: second
+  default: true
+  data_files:
+  - split: test
+    path: second/*.csv
+---
+# A title of theirs
+
+Words of theirs.
+
+<!-- reasonknee_hf:begin "elsewhere" -->
+not ours
+<!-- reasonknee_hf:end "elsewhere" -->
+
+Last words.
+"""
+
+
+def put_theirs(origin) -> None:
+    others = {"other/a.csv": "x\n1\n", "second/b.csv": "y\n2\n", "notes.txt": "theirs"}
+    origin.put_tree(REPO, {"README.md": HAND_WRITTEN, **others})
+
+
+def test_card_and_files_of_others_stay(origin, release):
+    put_theirs(origin)
+    before = files_of(origin)
+    push_bench(origin, release, volumes="none")
+    after = files_of(origin)
+    assert {name: after[name] for name in before if name != "README.md"} == {
+        name: before[name] for name in before if name != "README.md"
+    }
+    lines = card_of(origin).splitlines()
+    configs = yaml.safe_load(front_matter(HAND_WRITTEN)[0])["configs"]
+    assert metadata_of(origin)["configs"][:2] == configs
+    assert config_names(origin) == ["other", "second", "bench"]
+    assert "default" not in metadata_of(origin)["configs"][2]
+    kept = [line for line in HAND_WRITTEN.splitlines() if not line.startswith(("configs", "- ", "  ", "tags"))]
+    position = iter(lines)
+    assert all(line in position for line in kept)  # all of theirs, in their order
+    assert metadata_of(origin)["tags"][:2] == ["knee", "theirs"]
+    assert card_problems(card_of(origin)) == []
+    found = datasets.load_dataset("csv", data_files=f"{origin.url}/datasets/{REPO}/resolve/main/second/b.csv")
+    assert found["train"].to_list() == [{"y": 2}]
+
+
+def test_two_pushes_at_once_both_survive(origin, release):
+    barrier = threading.Barrier(2)
+    finish = repository.Repository.commit
+    failures = []
+
+    def commit(self, operations, message, parent=None):
+        if parent is not None and not getattr(self, "met", False):
+            self.met = True
+            barrier.wait(60)  # both have merged the card of the same commit
+        return finish(self, operations, message, parent)
+
+    def run(name: str) -> None:
+        try:
+            push_bench(origin, release, name=name, volumes="none")
+        except Exception as error:
+            failures.append(error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repository.Repository, "commit", commit)
+        threads = [threading.Thread(target=run, args=(name,)) for name in ("left", "right")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert failures == []
+    assert sorted(config_names(origin)) == ["left", "right"]
+    assert any(request.status == 412 for request in origin.requests("/commit/", "POST"))
+    assert card_of(origin).count("## Config `") == 2
+
+
+def test_smaller_data_remove_stale_shards_in_the_same_commit(origin, release):
+    push_bench(origin, release, config="full", shard_bytes=300_000)
+    large = {name for name in files_of(origin) if name.endswith(".parquet")}
+    before = commits_of(origin)
+    push_bench(origin, release, config="full", splits="test", limit=3)
+    small = {name for name in files_of(origin) if name.endswith(".parquet")}
+    assert not large & small
+    assert len(small) == 2
+    assert commits_of(origin) == before + 1
+    rows = datasets.load_dataset(
+        "parquet", data_files=[f"{origin.url}/datasets/{REPO}/resolve/main/{name}" for name in small if "volumes" not in name]
+    )
+    assert rows["train"].num_rows == 3
+
+
+def test_another_config_is_deleted_only_when_told(origin, release):
+    put_theirs(origin)
+    push_bench(origin, release, volumes="none")
+    push_bench(origin, release, volumes="none", name="mine")
+    assert "other/a.csv" in files_of(origin)
+    push_bench(origin, release, volumes="none", name="mine", delete_configs=["other", "bench"])
+    left = files_of(origin)
+    assert "other/a.csv" not in left
+    assert not any(name.startswith("bench/") for name in left)
+    assert {"second/b.csv", "notes.txt"} <= set(left)
+    assert config_names(origin) == ["second", "mine"]
+    assert "## Config `bench`" not in card_of(origin)
+    assert "Words of theirs." in card_of(origin)
+
+
+# --- refused before anything is sent -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("repo", "proposal"),
+    [("me/my knee", "me/my-knee"), ("me/a--b", "me/a-b"), ("me/x.git", "me/x"), ("a/b/c", "b/c"), ("me/-x", "me/x")],
+)
+def test_repository_ids_are_checked(origin, release, repo, proposal):
+    with pytest.raises(PublishError, match=re.escape(repr(proposal))):
+        push(repo, "bench", source=str(release), hub_endpoint=origin.url, token="hf_x")
+    assert origin.requests() == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "*", "all", "", "täst", "../x"])
+def test_config_names_are_checked(origin, release, name):
+    with pytest.raises(PublishError, match="would"):
+        push_bench(origin, release, name=name)
+    assert origin.requests() == []
+
+
+def test_references_to_this_machine_are_refused(origin, release):
+    with pytest.raises(PublishError, match="paths of this machine"):
+        push_bench(origin, release, volumes="reference")
+    assert origin.requests() == []
+
+
+def test_a_broken_card_is_refused_before_shards_travel(origin, release):
+    origin.put_tree(REPO, {"README.md": "---\nconfigs: [\n---\nhello\n"})
+    with pytest.raises(PublishError, match="not YAML"):
+        push_bench(origin, release)
+    assert origin.requests("_lfs/", "PUT") == []
+
+
+def test_empty_bytes_and_directories_are_refused(tmp_path):
+    from reasonknee_hf.publish.parquet import Limits, write_parts
+    from reasonknee_hf.publish.push import files_beside
+    from reasonknee_hf.publish.schema import volume_features
+
+    row = dict.fromkeys(volume_features("embed", masks=False), "x") | {"knee_side": "left"}
+    for image, message in (
+        ({"bytes": b"x", "path": "/home/me/a.nii.gz"}, "directory|this machine"),
+        ({"bytes": None, "path": "a.nii.gz"}, "no bytes"),
+        ({"bytes": b"", "path": "a.nii.gz"}, "no bytes"),
+    ):
+        (path,) = write_parts([row | {"image": image}], volume_features("embed", masks=False), tmp_path / "v", Limits(), {})
+        with pytest.raises(PublishError, match=message):
+            files_beside(path)
+
+
+def test_known_defects_are_on_the_card(origin, release):
+    push_bench(origin, release, volumes="none", verify=True)
+    told = card_of(origin).partition("### Known defects")[2]
+    assert "Found in the release by" in told
+    assert "published" in told  # the sample has fewer scans than the published tables
+    assert str(release) not in card_of(origin)
+
+
+def test_command(origin, release, tmp_path):
+    command = [
+        sys.executable, "-m", "reasonknee_hf", "push", REPO, "--config", "bench", "--source", str(release), "--on-error",
+        "null", "--volumes", "none", "--private", "--token", "hf_x", "--hub", origin.url, "--revision", "side", "--limit", "4",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == REPO
+    assert metadata_of(origin, "side")["dataset_info"][0]["splits"][0]["num_examples"] == 4
+    refused = subprocess.run([*command[:4], "a b"], capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("reasonknee: 'a b' is no repository id")
+
