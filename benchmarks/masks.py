@@ -298,9 +298,7 @@ def main() -> None:
     rounds = args.rounds or (3 if args.small else 5)
     folder = write_archive(Path(args.data), members)
     size = (folder / "joined.zip").stat().st_size
-    print(
-        f"{members:,} members, {size / 1e9:.2f} GB in two parts, {LATENCY * 1000:.0f} ms added to every request"
-    )
+    print(f"{members:,} members, {size / 1e9:.2f} GB in two parts, {LATENCY * 1000:.0f} ms more a request")
     everything = {}
     with running_server(folder, args.cdn) as server:
         for task in TASKS:

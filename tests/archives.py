@@ -203,8 +203,8 @@ def raw_zip(
         if entry.zip64:
             extra = struct.pack("<2H3Q", 1, 24, size, len(packed), offset) + extra
             numbers = (0xFFFFFFFF,) * 3
-        directory += struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 0x31E, 20, entry.flags, entry.method, 0, 0x5AA3,
-                                 crc, numbers[0], numbers[1], len(entry.name), len(extra), 0, entry.disk, 0,
+        directory += struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 0x31E, 20, entry.flags, entry.method, 0,
+                                 0x5AA3, crc, numbers[0], numbers[1], len(entry.name), len(extra), 0, entry.disk, 0,
                                  entry.attributes, numbers[2])  # fmt: skip
         directory += entry.name + extra
     count = len(entries) if count is None else count

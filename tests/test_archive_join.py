@@ -253,7 +253,7 @@ def test_an_endpoint_that_breaks_off_every_time(tmp_path, origin):
     assert join(HubTree(REPO, endpoint=origin.url), parts, tmp_path / "masks.zip").read_bytes() == ZIP
 
 
-# --- commands ----------------------------------------------------------------------------------------------------
+# --- commands ------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from reasonknee_hf.hub.dircache import CachedDirectory, default_folder
 from reasonknee_hf.hub.diskcache import DiskCache
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.members import MAX_MEMBER, check_readable, data_offset, unpack
-from reasonknee_hf.hub.names import SuffixIndex, common_folder
+from reasonknee_hf.hub.names import SuffixIndex, common_folder, parent_folders, unsafe_reason
 from reasonknee_hf.hub.opening import (
     Opened,
     PartTree,
@@ -163,17 +163,17 @@ class CutArchive:
     @cached_property
     def path_names(self) -> list[str]:
         """The names that can be paths. Other members can be read by name but are no files of a filesystem."""
-        directory = self.directory
-        safe = [name for name, index in directory.files.items() if directory[index].unsafe is None]
-        folders = {name[:end] for name in safe for end in range(len(name)) if name[end] == "/"}
+        names = self.names()
+        safe = [name for name in names if unsafe_reason(name) is None]
+        folders = parent_folders(safe)
         kept = [name for name in safe if name not in folders]
-        hidden = len(directory.files) - len(kept)
+        hidden = len(names) - len(kept)
         if hidden:
             logger.warning(
                 "%d of %d members of %s have names that cannot be paths; they are not shown as files and can "
                 "only be read by name",
                 hidden,
-                len(directory.files),
+                len(names),
                 self.name,
             )
         return kept

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import fsspec
+import fsspec.asyn
 from fsspec import AbstractFileSystem
 
 from reasonknee_hf.errors import FileMissingError, IntegrityError
@@ -18,6 +18,7 @@ from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.parts import PartSet, find_part_sets
 from reasonknee_hf.hub.readonly import ReadOnlyFileSystem
 from reasonknee_hf.hub.tree import FileEntry
+from reasonknee_hf.hub.treefile import ContentFile
 
 
 class CutZipFileSystem(ReadOnlyFileSystem):
@@ -104,7 +105,7 @@ class CutZipFileSystem(ReadOnlyFileSystem):
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> BinaryIO:
         if mode != "rb":
             self._refuse(path)
-        return io.BytesIO(self.cat_file(path))
+        return ContentFile(self.cat_file(path))
 
 
 class _PartFiles:
@@ -121,7 +122,12 @@ class _PartFiles:
 
     @property
     def _fs(self) -> Any:
-        if self._pid != os.getpid():  # asynchronous filesystems refuse to work in a forked process
+        if self._pid != os.getpid():
+            # Asynchronous filesystems refuse to work in a forked process, and the thread that they all wait
+            # for is not there; older versions of fsspec do not notice that by themselves.
+            thread = fsspec.asyn.iothread[0]
+            if thread is not None and not thread.is_alive():
+                fsspec.asyn.reset_lock()
             self._base, self._pid = pickle.loads(pickle.dumps(self._base)), os.getpid()
         return self._base
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from reasonknee_hf.hub.planner import Request, plan_requests
 from reasonknee_hf.hub.readonly import ReadOnlyFileSystem, Span, slice_bounds
 from reasonknee_hf.hub.source import open_tree
 from reasonknee_hf.hub.tree import CHUNK, Tree
-from reasonknee_hf.hub.treefile import TreeFile
+from reasonknee_hf.hub.treefile import ContentFile, TreeFile
 from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 
 # What fsspec's base class understands, and callers of any filesystem may pass.
@@ -311,7 +310,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         found = self._view.locate(self._strip_protocol(path))
         if found.archive is None:
             return TreeFile(self.tree, found.path)
-        return io.BytesIO(found.archive.read(found.member))
+        return ContentFile(found.archive.read(found.member))
 
 
 def _disk_cache(folder: str | os.PathLike[str] | None, size: int | None) -> DiskCache | None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from reasonknee_hf.errors import FileMissingError
 from reasonknee_hf.hub.archive import CutArchive
 from reasonknee_hf.hub.folders import Folders, Info
-from reasonknee_hf.hub.names import SuffixIndex
+from reasonknee_hf.hub.names import SuffixIndex, parent_folders
 from reasonknee_hf.hub.parts import PartSet, find_part_sets
 from reasonknee_hf.hub.tree import Tree
 
@@ -44,7 +44,7 @@ class MountedTree:
     def archives(self) -> Mapping[str, CutArchive]:
         """Every archive by the folder that its members appear in."""
         paths = self.tree.entries()
-        folders = {path[:end] for path in paths for end in _slashes(path)}
+        folders = parent_folders(paths)
         return {
             mount: self._open_archive(self.tree, parts)
             for mount, parts in find_part_sets(paths).items()

@@ -75,6 +75,17 @@ def is_shadow(name: str) -> bool:
     return not _SHADOWS.isdisjoint(steps) or steps[-1].startswith("._")
 
 
+def parent_folders(names: Iterable[str]) -> set[str]:
+    """Every folder that some name lies in, at any depth, without final slashes."""
+    folders: set[str] = set()
+    for name in names:
+        end = name.rfind("/")
+        while end > 0 and name[:end] not in folders:
+            folders.add(name[:end])
+            end = name.rfind("/", 0, end)
+    return folders
+
+
 def common_folder(names: Iterable[str]) -> str:
     """The longest folder that all names lie in, with a final slash; empty where there is none."""
     folders = {posixpath.dirname(name) for name in names}

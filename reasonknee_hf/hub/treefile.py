@@ -51,7 +51,7 @@ class _RawTreeFile(io.RawIOBase):
         return count
 
     def _next(self, length: int) -> bytes:
-        if self._position == 0:
+        if self._position == 0 and self._stream is None:
             self._stream = self._tree.stream(self._path)
         if self._stream is not None:
             return next(self._stream, b"")
@@ -82,3 +82,11 @@ class TreeFile(io.BufferedReader):
         super().__init__(_RawTreeFile(tree, path))
         self.path = path
         self.size = tree.entry(path).size
+
+
+class ContentFile(io.BytesIO):
+    """A file whose content is in memory already, with the size that callers of fsspec files ask for."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.size = len(content)

@@ -14,7 +14,8 @@ _FOLDER = "folder:"
 _ENCODED = re.compile(r"(folder%3A)?[A-Za-z][A-Za-z0-9+.-]*%3A%2F%2F.*", re.IGNORECASE)
 _GRAMMAR = (
     "Known forms: reasonknee://OWNER/NAME@REVISION/path, "
-    "reasonknee://https%3A%2F%2Fhub.example/OWNER/NAME@REVISION/path, reasonknee://file%3A%2F%2F%2Ffolder/path"
+    "reasonknee://https%3A%2F%2Fhub.example/OWNER/NAME@REVISION/path, "
+    "reasonknee://file%3A%2F%2F%2Ffolder/path"
 )
 
 
