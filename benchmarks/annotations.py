@@ -2,8 +2,8 @@
 
 Made-up records in the published form, 366,000 of them in one array of 700 MB, or 37,000 in 70 MB. Every run
 is a fresh process; the clock starts after the imports, and the page cache is warm. Runs of all methods take
-turns, so that noise hits all alike; the least CPU time is what a busy machine disturbs least. Only ratios within
-one table should be quoted.
+turns, so that noise hits all alike; the least CPU time is what a busy machine disturbs least. Only ratios
+within one table should be quoted.
 """
 
 from __future__ import annotations

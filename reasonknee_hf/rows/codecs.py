@@ -1,22 +1,31 @@
 """How one column's values are encoded and decoded, without walking through what already has the stored form.
 
-`datasets` looks at every value of every streamed row twice, in Python, which costs 250 µs for a row of ours. Nearly all
-of it finds nothing to do: rows are made with the types that the schema declares. Here a value of the stored form is
-recognised and passed on; any other goes the way of `datasets`.
+`datasets` looks at every value of every streamed row twice, in Python, which costs 250 µs for a row of ours.
+Nearly all of it finds nothing to do: rows are made with the types that the schema declares. Here a value of the
+stored form is recognised and passed on; any other goes the way of `datasets`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from datasets import ClassLabel, Features, Value
 
 from reasonknee_hf.volumes.feature import VolumeFeature
 
-_PYTHON_TYPES: dict[str, type] = {"string": str, "int8": int, "int16": int, "int32": int, "int64": int, "bool": bool}
+_PYTHON_TYPES: dict[str, type] = {
+    "string": str,
+    "int8": int,
+    "int16": int,
+    "int32": int,
+    "int64": int,
+    "bool": bool,
+}
 _STORED_VOLUME = {"bytes", "path"}
+
+Decode: TypeAlias = Callable[[Any, "dict[str, str | bool | None] | None"], Any]
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,7 @@ class Codec:
     """How values of one feature type are encoded, and decoded where they need it."""
 
     encode: Callable[[Any], Any]
-    decode: Callable[[Any, dict[str, str | bool | None] | None], Any] | None
+    decode: Decode | None
 
 
 def codec_of(feature: Any) -> Codec:
@@ -37,7 +46,7 @@ def codec_of(feature: Any) -> Codec:
     def decode_slowly(value: Any, tokens: dict[str, str | bool | None] | None) -> Any:
         return alone.decode_example({"": value}, token_per_repo_id=tokens)[""]
 
-    decode = None if _is_plain(feature) else decode_slowly
+    decode: Decode | None = None if _is_plain(feature) else decode_slowly
     if isinstance(feature, VolumeFeature):
         decode = feature.decode_example if feature.decode else None
     is_stored = _check(feature)
