@@ -1,8 +1,8 @@
 """How one column's values are encoded and decoded, without walking through what already has the stored form.
 
 `datasets` looks at every value of every streamed row twice, in Python, which costs 250 µs for a row of ours.
-Nearly all of it finds nothing to do: rows are made with the types that the schema declares. Here a value of the
-stored form is recognised and passed on; any other goes the way of `datasets`.
+Nearly all of it finds nothing to do: rows are made with the types that the schema declares. Here a value of
+the stored form is recognised and passed on; any other goes the way of `datasets`.
 """
 
 from __future__ import annotations
