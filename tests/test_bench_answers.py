@@ -81,6 +81,16 @@ def test_published_templates_filled_in_are_read_as_they_are(name, upstream_dir):
         assert not unfilled.grades, "the template itself is no answer"
 
 
+def test_numbers_of_numpy_count_as_numbers():
+    import numpy as np
+
+    question = QUESTIONS[16]
+    grades = dict(zip(("size", "depth"), np.array([2, 1]), strict=True))
+    for box in (np.arange(6), list(np.arange(6)), np.arange(6.0)):
+        reading = read_answer({"bbox": box, question.release_key: grades}, question, strict=True)
+        assert (reading.grades, reading.box) == ({"size": 2, "depth": 1}, (0, 1, 2, 3, 4, 5))
+
+
 def test_free_digits_are_read_only_when_asked_for():
     question = QUESTIONS[44]
     for text, grade in [

@@ -278,6 +278,25 @@ def test_the_box_convention_is_reported_and_changes_the_score():
         assert report.data["rules"]["box_ends"] == ends
 
 
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [([0, 2, 4, 1, 3, 5], "order sxysxy"), ([4, 5, 2, 3, 0, 1], "order yyxxss"), ([0, 1, 2, 3, 4, 5], None)],
+)
+def test_boxes_in_another_order_are_warned_of_in_the_report(order, words):
+    spread = [
+        row | {"bbox": [s // 4 if axis < 2 else s + 150 for axis, s in enumerate(row["bbox"])]}
+        for row in REFERENCES
+    ]
+    answers = {row["id"]: answer(row, box=[row["bbox"][place] for place in order]) for row in spread}
+    report = score(answers, spread, rounds=0)
+    assert report.data["warnings"] == [] if words is None else words in report.text()
+    if words:
+        declared = BoxConvention(order=words.split()[1])
+        right = score(answers, spread, rounds=0, convention=declared)
+        assert right.figure("iou") == 1
+        assert right.data["warnings"] == []
+
+
 def test_priors_come_from_training_rows_and_their_absence_is_said(tmp_path):
     train = list(rows(scans=9, seed=7))
     priors = count_grades(train, "the training split")

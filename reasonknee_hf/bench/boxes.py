@@ -110,6 +110,8 @@ class BoxReading:
 def read_box(raw: Any) -> BoxReading:
     """Reads a box value; repairs: `box_by_name` (six named numbers), `box_as_text` (numbers in quotes)."""
     repair = None
+    if hasattr(raw, "tolist"):  # an array of numpy or torch, in answers that never were text
+        raw = raw.tolist()
     if isinstance(raw, str):
         try:
             raw, repair = json.loads(raw), "box_as_text"
@@ -124,6 +126,7 @@ def read_box(raw: Any) -> BoxReading:
         return BoxReading(None, "malformed")
     values: list[float] = []
     for number in raw:
+        number = number.tolist() if hasattr(number, "tolist") else number
         if isinstance(number, str):
             repair = repair or "box_as_text"
         elif isinstance(number, bool) or not isinstance(number, int | float):

@@ -101,6 +101,8 @@ def _number(value: Any, question: Question, attribute: Attribute) -> tuple[int |
     if isinstance(value, float):
         whole = math.isfinite(value) and value.is_integer()
         return (int(value), "number_spelling") if whole else (None, "not_a_grade")
+    if hasattr(value, "tolist"):  # a number of numpy or torch, in answers that never were text
+        return _number(value.tolist(), question, attribute)
     if not isinstance(value, str):
         return None, "not_a_grade"
     text = " ".join(value.split())

@@ -144,7 +144,7 @@ def merge(
 
 
 def _canonical(answer: Any) -> str:
-    return json.dumps(answer, sort_keys=True, ensure_ascii=False)
+    return json.dumps(answer, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def _from_file(path: Path) -> Iterator[Entry]:

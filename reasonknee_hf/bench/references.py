@@ -68,7 +68,7 @@ class References:
         patients: Patient code of each item.
         patient_ids: Patient ids, sorted; a code is an index into them.
         scan_ids: The scan of each item.
-        boxes: Reference boxes (n, 6), NaN where there is none.
+        boxes: Reference boxes (n, 6), NaN where there is none or the question is unknown.
         spacing: Voxel size in mm (n, 3) along slice, x, y; NaN where rows do not say.
         grade_item: Item index of each grade.
         grade_kind: Index into `ATTRIBUTE_KINDS` of each grade.
@@ -199,7 +199,7 @@ def _row(item: str, row: Mapping[str, Any], texts: dict[str, str]) -> _Row:
         patient_id=text("patient_id", item),
         question_id=question.id if question else None,
         prompt=text("prompt", ""),
-        box=None if row["bbox"] is None else tuple(row["bbox"]),
+        box=tuple(row["bbox"]) if question and row["bbox"] is not None else None,
         spacing=None if spacing is None else tuple(spacing),
         grades=tuple(grades.items()),
         problem=problem,

@@ -213,7 +213,8 @@ def judge(
         stage[has_box & (np.nan_to_num(overlap) < iou_threshold)] = 1
     stage[valid < wanted] = 0
     stage[~graded] = -1
-    warnings = suspicions(answered[usable], references.boxes[usable], convention)
+    given = has_box & np.isfinite(answered).all(axis=1)  # reversed ones too: another order looks like that
+    warnings = suspicions(answered[given], references.boxes[given], convention)
     unfit = int((problems(references.boxes[has_box], convention.ends) != "").sum())
     if unfit:
         warnings.append(
