@@ -174,6 +174,10 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
 
     def as_streaming_dataset(self, split: Any = None, base_path: str | None = None) -> Any:
         self._check_split(split)
+        counts = {name: self._rows(name).num_rows for name in self._splits()}
+        if None not in counts.values():
+            infos = {n: datasets.SplitInfo(n, num_examples=c, dataset_name=self.dataset_name) for n, c in counts.items()}
+            self.info.splits = datasets.splits.SplitDict(infos)
         return super().as_streaming_dataset(split=split, base_path=base_path)
 
     def download_and_prepare(self, *args: Any, **kwargs: Any) -> None:

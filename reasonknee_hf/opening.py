@@ -45,5 +45,8 @@ def open_release(
         source = str(sample_folder())
     if revision is None and source == DEFAULT_SOURCE:
         revision = DEFAULT_REVISION
-    fs = ReasonKneeFileSystem(source=source, revision=revision, endpoint=endpoint, token=token)
+    # Not the cached instance: a folder may have changed and a branch moved since it was opened.
+    fs = ReasonKneeFileSystem(
+        source=source, revision=revision, endpoint=endpoint, token=token, skip_instance_cache=True
+    )
     return Release(fs, images=images, high_fidelity=high_fidelity)

@@ -29,6 +29,12 @@ STATE_VERSION = 1
 class RowStream(datasets.IterableDataset):  # type: ignore[misc]
     """An `IterableDataset` over the rows of one split."""
 
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows of the whole split, if the row index is there; the first full pass builds it."""
+        iterable = self._ex_iterable
+        return iterable.rows.num_rows if isinstance(iterable, RowsIterable) else None
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on, at the next iteration, with the row behind the one that `state_dict` was taken at."""
         super().load_state_dict(state_dict)

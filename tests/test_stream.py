@@ -116,6 +116,31 @@ class TestOrder:
             reasonknee_hf.load_dataset("full", source=release, shuffle=1, cache_dir=str(tmp_path))
 
 
+class TestCounts:
+    def test_the_first_full_pass_builds_the_index_and_then_counts_are_known(self, tmp_path):
+        release = str(text_release(tmp_path / "release", 5))
+        cold = stream(release)
+        assert cold.num_rows is None
+        assert cold.info.splits is None
+        next(iter(cold))
+        assert stream(release).num_rows is None
+        assert len(ids(cold)) == 5 * 62
+        warm = stream(release)
+        assert warm.num_rows == warm.info.splits["train"].num_examples == 5 * 62
+
+    def test_a_changed_file_has_another_index(self, tmp_path):
+        release = text_release(tmp_path / "release", 3)
+        assert len(ids(stream(str(release), shuffle=1))) == 3 * 62
+        path = release / "data/generate_data/train.json"
+        records = json.loads(path.read_text())
+        path.write_text(json.dumps(records[:70]))
+        assert len(ids(stream(str(release), shuffle=1))) == 70
+
+    def test_scans_are_counted_in_the_table(self, release):
+        ds = reasonknee_hf.load_dataset("scans", split="train", streaming=True, source=release)
+        assert ds.num_rows == len(list(ds)) == SCANS
+
+
 class TestEqualSteps:
     @pytest.mark.parametrize("shuffle", [None, 4])
     @pytest.mark.parametrize("how", ["drop", "pad"])

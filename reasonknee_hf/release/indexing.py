@@ -11,7 +11,7 @@ from pathlib import Path
 
 from reasonknee_hf.errors import AnnotationError
 from reasonknee_hf.release.release import Release
-from reasonknee_hf.rows.index import RowIndex, build_index
+from reasonknee_hf.rows.index import IndexBuilder, RowIndex
 from reasonknee_hf.rows.json_array import iter_records
 
 logger = logging.getLogger(__name__)
@@ -45,14 +45,16 @@ def row_index(release: Release, path: str) -> RowIndex:
         index = known_index(release, path)
         if index is None:
             logger.info("indexing the records of %s of %s", path, release.tree.name)
-            records = iter_records(release.tree.stream(path), name=path)
-            index = build_index(records, identity=_identity(release, path), size=release.tree.size(path))
-            keep_index(release, path, index)
+            builder = IndexBuilder()
+            for record in iter_records(release.tree.stream(path), name=path):
+                builder.add(record)
+            index = keep_index(release, path, builder)
         return index
 
 
-def keep_index(release: Release, path: str, index: RowIndex) -> None:
-    """Stores an index for this machine, in one step."""
+def keep_index(release: Release, path: str, builder: IndexBuilder) -> RowIndex:
+    """Stores the index of all records of a file for this machine, in one step."""
+    index = builder.finish(identity=_identity(release, path), size=release.tree.size(path))
     file = _file(release, path)
     handle, temporary = tempfile.mkstemp(dir=file.parent)
     try:
@@ -62,6 +64,7 @@ def keep_index(release: Release, path: str, index: RowIndex) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+    return index
 
 
 def _identity(release: Release, path: str) -> str:

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.release.faults import FaultLog
-from reasonknee_hf.release.indexing import row_index
+from reasonknee_hf.release.indexing import keep_index, known_index, row_index
 from reasonknee_hf.release.joining import Joiner, RowOptions
 from reasonknee_hf.release.order import permutation
 from reasonknee_hf.release.release import Release
 from reasonknee_hf.release.shards import read_records, scan_reader, shard_count, share
-from reasonknee_hf.rows.index import RowIndex
+from reasonknee_hf.rows.index import IndexBuilder, RowIndex
 from reasonknee_hf.rows.json_array import RawRecord
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,20 @@ class Quintuples:
     def index(self) -> RowIndex:
         """The row index; built if this machine does not have it."""
         return row_index(self.release, self.path)
+
+    @property
+    def known_index(self) -> RowIndex | None:
+        """The row index, if this machine has it."""
+        return known_index(self.release, self.path)
+
+    @property
+    def num_rows(self) -> int | None:
+        """How many records the split has for this config, if that is known without reading them."""
+        if self.options.config == "scans":
+            return len(self.release.scans(self.split))
+        if self.known_index is None:
+            return None
+        return sum(self.rows_per_shard())
 
     def shards(self) -> list[str]:
         """`"0/24"`, `"1/24"`, …: what workers and ranks divide among themselves."""
@@ -171,12 +185,18 @@ class Quintuples:
             while beyond < len(ranges) and ranges[beyond][0] == ranges[beyond - 1][1]:
                 beyond += 1
             low, high = ranges[shard][0], ranges[beyond - 1][1]
+            whole = (low, high) == (0, size) and resume is None
+            index = IndexBuilder() if whole and self.known_index is None else None
             for head, record in read_records(self.release.tree, self.path, low, high, resume):
+                if index is not None:
+                    index.add(record)
                 while head >= ranges[shard][1]:
                     shard, passed = shard + 1, 0
                 if self.joiner.is_chosen(record.value.get("image")):
                     passed += 1
                     yield Place(shard, passed, record.offset + record.length, record.value.get("image")), record
+            if index is not None:
+                keep_index(self.release, self.path, index)
             shard, passed, resume = beyond, 0, None
 
     # --- with the index ------------------------------------------------------------------------------------------
