@@ -207,7 +207,6 @@ def test_a_browser_shows_the_page_and_sliders_move_it(picture, labels, tmp_path)
         });
         seen.push(means());
         document.body.dataset.seen = JSON.stringify(seen);
-        document.body.dataset.counts = [...document.querySelectorAll("figcaption")].map(e => e.textContent).join();
       }, 50);"""
     page = case_page(picture, mask=labels, box=BOX, title=EVIL, quality=95)
     document = browse(page, tmp_path, wait)

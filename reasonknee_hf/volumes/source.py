@@ -136,8 +136,19 @@ def _remote_chunks(path: str) -> Iterator[bytes]:
     if "reasonknee" in protocols:
         yield from filesystem.stream(name)
     elif protocols & _STREAMING_PROTOCOLS:
-        with filesystem.open(name, "rb", block_size=0) as file:
-            while part := file.read(_REMOTE_CHUNK):
+        # A size that is known, even a made-up one, saves the HEAD request for it; streams do not use it.
+        options = {"size": 1} if "http" in protocols else {}
+        with filesystem.open(name, "rb", block_size=0, **options) as file:
+            while part := _read(file):
                 yield part
     else:
         yield filesystem.cat_file(name)
+
+
+def _read(file: Any) -> bytes:
+    try:
+        return bytes(file.read(_REMOTE_CHUNK))
+    except OSError:
+        raise
+    except Exception as error:  # HTTP clients have error types of their own for a body that ends early
+        raise VolumeDataError(f"the connection broke ({type(error).__name__}: {error}); try again") from error

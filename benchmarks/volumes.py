@@ -1,0 +1,444 @@
+"""Volumes, side by side with what people use today: `python benchmarks/volumes.py [--small]`.
+
+Made-up volumes in the published form: 160x384x384 int16 with Rician noise, gzip level 6, about 21 MB each,
+and masks of 55 labels. Methods of one table take turns in one process, so that noise hits all alike; memory
+is measured in a process of its own for each method. The page cache is warm. Only ratios within one table
+should be quoted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import http.server
+import multiprocessing
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+
+from reasonknee_hf.volumes import decode, inflate, views
+from reasonknee_hf.volumes.cache import volume_cache
+from reasonknee_hf.volumes.prefetch import prefetched
+from reasonknee_hf.volumes.volume import KneeVolume
+
+SHAPE = (160, 384, 384)
+BOX = [83, 140, 117, 260, 154, 257]
+ROWS = 62  # questions that share a volume
+CLOCK: Callable[[], float] = time.perf_counter
+AFFINE = np.array([[0.7, 0, 0, -56], [0, -0.3646, 0, 70], [0, 0, -0.3646, 70], [0, 0, 0, 1.0]])
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+def write_volumes(folder: Path, count: int) -> tuple[list[str], str]:
+    """Volumes and one mask. Made once, then reused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"volume-{number}.nii.gz" for number in range(count)]
+    for number, path in enumerate(paths):
+        if not path.exists():
+            _write(path, _grey(number))
+    mask = folder / "mask.nii.gz"
+    if not mask.exists():
+        _write(mask, _labels())
+    return [str(path) for path in paths], str(mask)
+
+
+def _write(path: Path, array: np.ndarray) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(gzip.compress(nibabel.Nifti1Image(array, AFFINE).to_bytes(), 6))
+    partial.rename(path)
+
+
+def _axes() -> list[np.ndarray]:
+    return list(np.meshgrid(*[np.linspace(-1, 1, length) for length in SHAPE], indexing="ij", sparse=True))
+
+
+def _grey(seed: int) -> np.ndarray:
+    z, x, y = _axes()
+    random = np.random.default_rng(seed)
+    signal = (
+        120
+        * np.exp(-(2 * z**2 + x**2 + y**2))
+        * (1 + np.sin(6 * x + seed) * np.cos(5 * y) * np.cos(4 * z) / 2)
+    )
+    signal[70:90, 180:200, 180:200] += 400
+    return np.hypot(signal + random.normal(0, 5, SHAPE), random.normal(0, 5, SHAPE)).astype(np.int16)
+
+
+def _labels() -> np.ndarray:
+    z, x, y = _axes()
+    out = np.zeros(SHAPE, np.uint8)
+    random = np.random.default_rng(0)
+    for label in range(1, 56):
+        a, b, c = random.uniform(-0.6, 0.6, 3)
+        out[(z - a) ** 2 * 3 + (x - b) ** 2 + (y - c) ** 2 < random.uniform(0.01, 0.05)] = label
+    return out
+
+
+# --- measuring --------------------------------------------------------------------------------------------
+
+
+def race(
+    title: str,
+    methods: dict[str, Callable[[], Any]],
+    rounds: int,
+    per: float = 1.0,
+    clock: Callable[[], float] | None = None,
+) -> dict[str, float]:
+    """Runs methods in turns and prints medians. Ratios are the first method's time over the others'."""
+    clock = clock or CLOCK
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(rounds):
+        for name, method in methods.items():
+            volume_cache().clear()
+            start = clock()
+            method()
+            times[name].append(clock() - start)
+    medians = {name: statistics.median(values) / per for name, values in times.items()}
+    first = next(iter(medians.values()))
+    print(f"\n{title}")
+    for name, values in times.items():
+        low, high = min(values) / per * 1e3, max(values) / per * 1e3
+        ratio = first / medians[name]
+        print(f"  {name:58}{medians[name] * 1e3:9.2f} ms  [{low:.2f}-{high:.2f}]  {ratio:7.2f} x")
+    return medians
+
+
+@contextmanager
+def standard_library():
+    """Without isal, as for users who did not install the extra."""
+    inflate.inflater.cache_clear()
+    kept = sys.modules.get("isal")
+    sys.modules["isal"] = None  # type: ignore[assignment]
+    try:
+        inflate.inflater()
+        yield
+    finally:
+        inflate.inflater.cache_clear()
+        del sys.modules["isal"]
+        if kept is not None:
+            sys.modules["isal"] = kept
+
+
+def ours(path: str, mask: bool = False) -> np.ndarray:
+    return KneeVolume(path, mask=mask).array()
+
+
+def ours_standard(path: str) -> np.ndarray:
+    with standard_library():
+        return ours(path)
+
+
+def stock(path: str) -> np.ndarray:
+    import datasets
+
+    return datasets.Nifti().decode_example({"path": None, "bytes": Path(path).read_bytes()}).get_fdata()
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+
+def decoding(path: str, mask: str, rounds: int) -> None:
+    np.testing.assert_array_equal(ours(path), nibabel.load(path).get_fdata())
+    race(
+        "one volume to an array",
+        {
+            "nibabel get_fdata()": lambda: nibabel.load(path).get_fdata(),
+            "np.asanyarray(nibabel dataobj)": lambda: np.asanyarray(nibabel.load(path).dataobj),
+            "datasets.Nifti, get_fdata()": lambda: stock(path),
+            "ours, isal": lambda: ours(path),
+            "ours, standard library": lambda: ours_standard(path),
+        },
+        rounds,
+    )
+    race(
+        "one mask to an array",
+        {"nibabel get_fdata()": lambda: nibabel.load(mask).get_fdata(), "ours": lambda: ours(mask, True)},
+        rounds,
+    )
+
+
+def memory(path: str) -> None:
+    """Peak over what is there after the imports, from VmHWM."""
+    print("\npeak memory of one volume over base, MiB")
+    for name, load in (
+        ("nibabel get_fdata()", "nibabel.load(path).get_fdata()"),
+        ("datasets.Nifti, get_fdata()", "stock(path)"),
+        ("ours", "ours(path)"),
+    ):
+        code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from volumes import nibabel, ours, stock, inflate
+import datasets
+path = {path!r}
+inflate.inflater()
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+open("/proc/self/clear_refs", "w").write("5")
+base = peak()
+{load}
+print(peak() - base)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        print(f"  {name:58}{float(done.stdout):9.1f}")
+
+
+def cropping(path: str, rounds: int) -> None:
+    volume = KneeVolume(path)
+    array = volume.array()
+    region = tuple(slice(low, high + 1) for low, high in zip(BOX[::2], BOX[1::2], strict=True))
+    kept = volume_cache().get(volume._key(), lambda: None)
+    race(
+        "crop of a box from a cached volume (100 times)",
+        {
+            "np.ascontiguousarray(array[box])": lambda: repeat(lambda: np.ascontiguousarray(array[region])),
+            "array[box].copy(order='K'), numpy's limit": lambda: repeat(
+                lambda: array[region].copy(order="K")
+            ),
+            "crop(box), file order": lambda: repeat(lambda: _cached_crop(volume, kept)),
+        },
+        rounds,
+        per=100,
+    )
+
+
+def repeat(method: Callable[[], Any]) -> None:
+    for _ in range(100):
+        method()
+
+
+def _cached_crop(volume: KneeVolume, kept: Any) -> np.ndarray:
+    volume_cache().get(volume._key(), lambda: kept)  # `race` clears the cache
+    return volume.crop(BOX)
+
+
+def published_frames(data: np.ndarray, folder: Path | None = None) -> list[np.ndarray]:
+    """What the published preprocessing does with a volume: one slice after the other, and PNG files."""
+    from PIL import Image
+
+    frames = []
+    for index in range(data.shape[0]):
+        one = np.clip(data[index, :, :], 0, 400)
+        one = ((one - one.min()) / (max(one.max() - one.min(), 1e-8)) * 255).astype(np.uint8)
+        if folder is not None:
+            Image.fromarray(one).save(folder / f"slice_{index:04d}.png")
+        frames.append(one)
+    return frames
+
+
+def from_file_with_png(path: str) -> None:
+    folder = Path(tempfile.mkdtemp())
+    published_frames(nibabel.load(path).get_fdata(), folder)
+    shutil.rmtree(folder)
+
+
+def framing(path: str, rounds: int) -> None:
+    volume = KneeVolume(path)
+    array, header = volume.array(), volume.header
+    data = nibabel.load(path).get_fdata()
+    np.testing.assert_array_equal(volume.frames(), np.stack(published_frames(data)))
+    race(
+        "160 frames from an array",
+        {
+            "published loop on float64": lambda: published_frames(data),
+            "ours": lambda: views.frames(array, views.levels("upstream", array, array, header)),
+        },
+        rounds,
+    )
+    race(
+        "file to 160 frames",
+        {
+            "published, with its PNG files": lambda: from_file_with_png(path),
+            "published, without PNG": lambda: published_frames(nibabel.load(path).get_fdata()),
+            "ours": lambda: KneeVolume(path).frames(),
+        },
+        max(rounds // 2, 2),
+    )
+
+
+def streaming(paths: list[str], rounds: int) -> None:
+    import datasets
+
+    from reasonknee_hf.volumes.feature import VolumeFeature
+
+    rows = [{"image": path, "bbox": BOX} for path in paths for _ in range(ROWS)]
+    shuffled = list(rows)
+    random = np.random.default_rng(0)
+    for start in range(0, len(rows), 4 * ROWS):  # windows of four scans, as our shuffle makes them
+        part = rows[start : start + 4 * ROWS]
+        shuffled[start : start + 4 * ROWS] = [part[i] for i in random.permutation(len(part))]
+    box = (
+        datasets.List(datasets.Value("int32"))
+        if hasattr(datasets, "List")
+        else datasets.Sequence(datasets.Value("int32"))
+    )
+    mine = datasets.Features({"image": VolumeFeature(), "bbox": box})
+    ordered = datasets.Dataset.from_list(rows, features=mine)
+    mixed = datasets.Dataset.from_list(shuffled, features=mine)
+    stock_rows = ordered.select(range(5)).cast_column("image", datasets.Nifti())
+
+    def read(dataset: Any) -> int:
+        return sum(row["image"].crop(row["bbox"]).nbytes for row in dataset)
+
+    def read_stock() -> int:
+        region = tuple(slice(low, high + 1) for low, high in zip(BOX[::2], BOX[1::2], strict=True))
+        return sum(row["image"].get_fdata()[region].copy().nbytes for row in stock_rows)
+
+    times = race(
+        f"rows with a box crop: {len(paths)} scans x {ROWS} rows (time for all rows; stock: 5 rows)",
+        {
+            "datasets.Nifti column, get_fdata(), 5 rows": read_stock,
+            "ours, scan order": lambda: read(ordered),
+            "ours, shuffled in windows of 4 scans": lambda: read(mixed),
+            "ours, scan order, next scan in the background": lambda: read(prefetched(ordered)),
+            "limit: inflating the volumes alone": lambda: [decode.load_voxels(path) for path in paths],
+        },
+        rounds,
+    )
+    names = list(times)
+    rate = {name: len(rows) / times[name] for name in names[1:]}
+    rate[names[0]] = 5 / times[names[0]]
+    limit, order = rate[names[4]], rate[names[1]]
+    print(f"  rows a second: {', '.join(f'{name}: {rate[name]:.1f}' for name in names)}")
+    print(
+        f"  scan order / stock {order / rate[names[0]]:.0f} x, / limit {order / limit:.2f}; shuffled / scan"
+        f" order {rate[names[2]] / order:.2f}; in the background / scan order {rate[names[3]] / order:.2f}"
+    )
+
+
+# --- over HTTP --------------------------------------------------------------------------------------------
+
+
+class _Server(http.server.BaseHTTPRequestHandler):
+    """Plain and ranged GET of one file, 50 ms before each answer and 100 MB/s on each connection."""
+
+    protocol_version = "HTTP/1.1"
+    content = b""
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        time.sleep(0.05)
+        low, high, status = 0, len(self.content), 200
+        asked = self.headers.get("Range")
+        if asked:
+            first, last = asked.removeprefix("bytes=").split("-")
+            low, high, status = int(first), min(int(last or high) + 1, high), 206
+        self.send_response(status)
+        self.send_header("Content-Length", str(high - low))
+        self.send_header("Accept-Ranges", "bytes")
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {low}-{high - 1}/{len(self.content)}")
+        self.end_headers()
+        start = time.perf_counter()
+        for at in range(low, high if body else low, 1 << 16):
+            self.wfile.write(self.content[at : min(at + (1 << 16), high)])
+            wait = start + (at - low) / 100e6 - time.perf_counter()
+            if wait > 0:
+                time.sleep(wait)
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # a client that has seen enough
+            super().handle()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def _serve(path: str, port: int) -> None:
+    _Server.content = Path(path).read_bytes()
+    http.server.ThreadingHTTPServer(("127.0.0.1", port), _Server).serve_forever()
+
+
+def remote(path: str, rounds: int) -> None:
+    import fsspec
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(path, port), daemon=True)
+    server.start()
+    url = f"http://127.0.0.1:{port}/volume.nii.gz"
+    for _ in range(1000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.05)
+
+    def default_reader() -> None:
+        with fsspec.open(url, "rb") as file:
+            data = file.read()
+        decode.load_voxels(None, data)
+
+    def whole_first() -> None:
+        decode.load_voxels(None, fsspec.open(url).fs.cat_file(url))
+
+    try:
+        race(
+            "a volume over HTTP, 100 MB/s, 50 ms",
+            {
+                "fsspec's default reader, same inflater": default_reader,
+                "one GET, then inflate": whole_first,
+                "ours: one GET, inflating as it arrives": lambda: KneeVolume(url).array(),
+                "ours, up to the end of the box": lambda: KneeVolume(url).load([0, 159, 0, 383, 0, 257]),
+            },
+            rounds,
+            clock=time.perf_counter,
+        )
+    finally:
+        server.terminate()
+        server.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="3 volumes and 3 rounds instead of 8 and 7")
+    parser.add_argument("--folder", default=str(Path(tempfile.gettempdir()) / "reasonknee-benchmark"))
+    parser.add_argument(
+        "--only", help="one of: " + ", ".join(("decoding", "cropping", "framing", "streaming", "remote"))
+    )
+    parser.add_argument(
+        "--cpu", action="store_true", help="measure processor time, for machines that others use too"
+    )
+    args = parser.parse_args()
+    if args.cpu:
+        global CLOCK
+        CLOCK = time.process_time
+    rounds = 3 if args.small else 7
+    paths, mask = write_volumes(Path(args.folder), 3 if args.small else 8)
+    print(f"inflater: {inflate.inflater().__name__}, threads now: {threading.active_count()}")
+    print(
+        f"files: volume {Path(paths[0]).stat().st_size / 1e6:.1f} MB,"
+        f" mask {Path(mask).stat().st_size / 1e3:.0f} kB"
+    )
+    tables = {
+        "decoding": lambda: (decoding(paths[0], mask, rounds), memory(paths[0])),
+        "cropping": lambda: cropping(paths[0], rounds),
+        "framing": lambda: framing(paths[0], rounds),
+        "streaming": lambda: streaming(paths, max(rounds // 2, 2)),
+        "remote": lambda: remote(paths[0], rounds),
+    }
+    for name, table in tables.items():
+        if args.only in (None, name):
+            table()
+
+
+if __name__ == "__main__":
+    main()
