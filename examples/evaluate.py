@@ -49,9 +49,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     processor, model = load(options.model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model.eval().to(device)
-    rows = rk.load_dataset(
-        "bench", split="test", streaming=True, source=options.source, masks=False, on_error="skip"
-    )
+    rows = rk.load_dataset("bench", split="test", streaming=True, source=options.source, masks=False)
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if options.limit is not None:
         rows = rows.take(options.limit)
@@ -80,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
             file.flush()
     if ranks == 1:
         references = rk.load_dataset(
-            "bench", split="test", streaming=True, source=options.source, masks=False, on_error="skip"
+            "bench", split="test", streaming=True, source=options.source, masks=False
         )
         if options.limit is not None:
             references = list(islice(references, options.limit))

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> GRPOTrainer:
 
     processor, model = load(options.model)
     rows = rk.load_dataset(
-        "full", split="train", streaming=True, source=options.source, masks=False, shuffle=0, on_error="skip"
+        "full", split="train", streaming=True, source=options.source, masks=False, shuffle=0
     )
     prompts = prompt_stream(
         rows, view=get_recipe(options.view, size=options.size), setting="instruction", target="think_box"

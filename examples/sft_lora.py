@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> Trainer:
     processor, model = load(options.model)
     model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]))
     rows = rk.load_dataset(
-        "full", split="train", streaming=True, source=options.source, masks=False, shuffle=0, on_error="skip"
+        "full", split="train", streaming=True, source=options.source, masks=False, shuffle=0
     )
     stream = training_stream(rows)
     trainer = Trainer(

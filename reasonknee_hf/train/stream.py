@@ -12,6 +12,7 @@ from typing import Any
 import datasets
 
 from reasonknee_hf.errors import OptionError, StateError
+from reasonknee_hf.stream import RowsIterable, RowStream
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class _Position:
         return len(range(worker, self.batches, workers)) * self.batch_size
 
 
-class TrainingStream(datasets.IterableDataset):  # type: ignore[misc]
+class TrainingStream(RowStream):
     """A `datasets.IterableDataset` with a length, made by [`training_stream`].
 
     - `len` is the number of rows, of a rank's part where `accelerate` split the stream.
@@ -112,7 +113,9 @@ def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> Tr
 
     Args:
         ds: The stream, with all transforms applied.
-        rows: How many rows it has. Counted if not given: one pass over the records, no volume is touched.
+        rows: How many rows it has. If not given, the row index tells for a stream as `load_dataset` gives
+            it; after a transform, or with `on_error="skip"`, rows are counted, in one pass over the records (which with
+            `on_error="skip"` reads every volume).
 
     Raises:
         OptionError: Not a stream, or an empty one.
@@ -124,10 +127,18 @@ def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> Tr
             " need no help: they have a length, and trainers skip in them by index)"
         )
     if rows is None:
-        rows = sum(1 for _ in ds)
+        rows = _known_rows(ds) or sum(1 for _ in ds)
     if rows < 1:
         raise OptionError("the stream has no rows to train on; which split and filters made it?")
     return _as_stream(ds, rows, _Position())
+
+
+def _known_rows(ds: datasets.IterableDataset) -> int | None:
+    """The number of rows of an untouched stream."""
+    source = ds._ex_iterable
+    if type(ds) is RowStream and isinstance(source, RowsIterable) and source.rows.options.on_error == "raise":
+        return source.rows.num_rows
+    return None
 
 
 def _as_stream(ds: datasets.IterableDataset, rows: int, position: _Position) -> TrainingStream:

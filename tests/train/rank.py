@@ -60,9 +60,7 @@ def main(source: str, out: str) -> None:
     collator = Collator(tiny_processor(), view=get_recipe("eight", size=28), prompts=PROMPTS)
 
     def stream():
-        return training_stream(
-            load_dataset("full", split="train", streaming=True, source=source, on_error="skip")
-        )
+        return training_stream(load_dataset("full", split="train", streaming=True, source=source))
 
     found: dict = {"rows": len(stream())}
     torch.distributed.init_process_group("gloo")

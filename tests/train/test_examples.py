@@ -55,7 +55,7 @@ def test_evaluation_writes_what_the_scorer_reads(source, tmp_path, coordinates) 
         ]
     )
     lines = [json.loads(line) for line in out.read_text().splitlines()]
-    rows = load_dataset("bench", split="test", streaming=True, source=source[1], on_error="skip")
+    rows = load_dataset("bench", split="test", streaming=True, source=source[1])
     assert [line["id"] for line in lines] == [row["id"] for row in rows.take(6)]
     report = score(out, list(rows.take(6)), rounds=0)
     assert report.outcome.merged.entries == 6

@@ -37,9 +37,9 @@ def train(model, batches, steps: int) -> list[float]:
 
 @pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), (2, "spawn")])
 def test_a_plain_loop_sees_every_row_once_and_learns(make_stream, rows, collator, workers, start) -> None:
-    next(iter(make_stream(on_error="skip")))["image"].array()  # forked workers inherit what the parent did
+    next(iter(make_stream()))["image"].array()  # forked workers inherit what the parent did
     loader = DataLoader(
-        make_stream(on_error="skip"),
+        make_stream(),
         batch_size=16,
         collate_fn=collator,
         num_workers=workers,
@@ -56,19 +56,19 @@ def test_a_plain_loop_sees_every_row_once_and_learns(make_stream, rows, collator
 def test_workers_decode_no_volume_twice(make_stream, rows, collator, clean_cache) -> None:
     scans = {row["scan_id"] for row in rows}
     before = clean_cache.decodes
-    for batch in DataLoader(make_stream(on_error="skip"), batch_size=8, collate_fn=collator):
+    for batch in DataLoader(make_stream(), batch_size=8, collate_fn=collator):
         assert batch["labels"].shape[0] == len(batch.references)
     assert clean_cache.decodes - before == len(scans)
 
 
 def test_what_travels_to_workers_is_small(make_stream, collator) -> None:
-    stream = training_stream(make_stream(on_error="skip"), rows=186)
+    stream = training_stream(make_stream(), rows=186)
     assert len(pickle.dumps(stream)) < 1 << 20
     assert len(pickle.dumps(collator)) < 1 << 20
 
 
 def test_persistent_workers_follow_the_epoch(make_stream, rows) -> None:
-    stream = training_stream(make_stream(on_error="skip"), rows=len(rows))
+    stream = training_stream(make_stream(), rows=len(rows))
     stream.pass_over(epoch=1, batches=3, batch_size=4)
     loader = DataLoader(stream, batch_size=4, collate_fn=list, num_workers=2, persistent_workers=True)
     passed = []
@@ -82,8 +82,55 @@ def test_persistent_workers_follow_the_epoch(make_stream, rows) -> None:
 
 
 def test_a_stream_knows_its_length_and_keeps_its_columns(make_stream, rows) -> None:
-    ds = make_stream(on_error="skip")
+    ds = make_stream()
     stream = training_stream(ds)
     assert len(stream) == len(rows)
     assert stream.features == ds.features
     assert stream.column_names == list(next(iter(stream)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_goes_on_with_the_next_row(
+    make_stream, rows, collator, workers, clean_cache
+) -> None:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader():
+        stream = training_stream(make_stream(shuffle=3), rows=len(rows))
+        return StatefulDataLoader(stream, batch_size=8, collate_fn=ids_only, num_workers=workers)
+
+    whole = list(loader())
+    first = loader()
+    for _ in itertools.islice(first, 7):
+        pass
+    state = pickle.loads(pickle.dumps(first.state_dict()))
+    second = loader()
+    second.load_state_dict(state)
+    before = clean_cache.decodes
+    assert list(second) == whole[7:]
+    assert clean_cache.decodes == before
+
+
+def ids_only(rows: list[dict]) -> list[str]:
+    return [row["id"] for row in rows]
+
+
+def test_memory_is_flat_over_epochs(make_stream, collator) -> None:
+    psutil = pytest.importorskip("psutil")
+    process = psutil.Process()
+    used = []
+    for _ in range(4):
+        for _ in DataLoader(make_stream(), batch_size=16, collate_fn=collator):
+            pass
+        used.append(process.memory_info().rss)
+    assert used[3] - used[1] < 16 << 20
+
+
+def test_a_collator_bounds_the_cache_of_its_process(make_stream, clean_cache) -> None:
+    before = clean_cache.max_bytes
+    small = Collator(tiny_processor(), view=EIGHT, prompts=PROMPTS, cache_bytes=1 << 20)
+    try:
+        small(list(itertools.islice(make_stream(), 2)))
+        assert clean_cache.max_bytes == 1 << 20
+    finally:
+        clean_cache.resize(before)

@@ -58,7 +58,7 @@ def test_answers_in_the_coordinates_of_the_view(row: dict, caplog) -> None:
 
 
 def test_prompts_for_sampling_hold_images_and_what_rewards_need(make_stream, row: dict) -> None:
-    stream = prompt_stream(make_stream(on_error="skip"), view="eight", target="think_box")
+    stream = prompt_stream(make_stream(), view="eight", target="think_box")
     found = next(iter(stream))
     assert set(found) == {"id", "question_id", "bbox", "grades", "prompt", "view"}
     assert [message["role"] for message in found["prompt"]] == ["user"]

@@ -71,7 +71,7 @@ def run(stream, collator, folder, *, resume=None, callbacks=(), **options) -> Wa
 
 def some(make_stream, count: int):
     """The first and the last rows of the split, which lie in different shards."""
-    ds = make_stream(on_error="skip")
+    ds = make_stream()
     ids = [row["id"] for row in ds]
     chosen = {*ids[: count // 2], *ids[count // 2 - count :]}
     return training_stream(ds.filter(lambda row: row["id"] in chosen), rows=count)
@@ -104,7 +104,7 @@ def test_a_resumed_run_sees_what_an_undisturbed_one_sees(
 
 
 def test_nothing_is_decoded_while_skipping(make_stream, collator, tmp_path, clean_cache) -> None:
-    ds = make_stream(on_error="skip")
+    ds = make_stream()
     scans = list(dict.fromkeys(row["scan_id"] for row in ds))
     per_epoch = sum(1 for _ in ds)
     options = {"max_steps": per_epoch // 2, "save_strategy": "steps", "save_steps": per_epoch // 2 - 2}
@@ -113,7 +113,7 @@ def test_nothing_is_decoded_while_skipping(make_stream, collator, tmp_path, clea
     for with_callback in (True, False):
         clean_cache.clear()
         before = clean_cache.decodes
-        stream = training_stream(make_stream(on_error="skip"))
+        stream = training_stream(make_stream())
         callbacks = [ResumeCallback(stream)] if with_callback else []
         checkpoint = tmp_path / f"checkpoint-{per_epoch // 2 - 2}"
         run(stream, collator, tmp_path, resume=checkpoint, callbacks=callbacks, **options)
