@@ -43,7 +43,7 @@ SECRET = "hf_s3cretvalue"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setenv("REASONKNEE_TIMEOUT", "1")
+    monkeypatch.setenv("REASONKNEE_TIMEOUT", "5")
     monkeypatch.setattr(mirrors, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(mirrors, "_health", {})
 
@@ -490,6 +490,7 @@ class TestPatience:
             assert HubTree(REPO, None, [url, origin.url]).sha == sha
 
     def test_server_that_accepts_and_says_nothing(self, monkeypatch):
+        monkeypatch.setenv("REASONKNEE_TIMEOUT", "1")
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
             started = time.monotonic()
@@ -535,7 +536,8 @@ class TestProxies:
 
 
 class TestSecrets:
-    def test_nowhere(self, origin, sha, caplog, tmp_path):
+    def test_nowhere(self, origin, sha, caplog, tmp_path, monkeypatch):
+        monkeypatch.setenv("REASONKNEE_TIMEOUT", "1")
         caplog.set_level(logging.DEBUG)
         origin.cdn = True
         tree = HubTree(REPO, None, origin.url, SECRET, cache=DiskCache(tmp_path, 10**8))
@@ -682,7 +684,8 @@ class TestSource:
         assert HubTree(REPO, sha).url(PART) == f"reasonknee://{REPO}@{sha}/{PART}"
 
 
-def test_through_a_real_mirror(olah, olah_origin):
+def test_through_a_real_mirror(olah, olah_origin, monkeypatch):
+    monkeypatch.setenv("REASONKNEE_TIMEOUT", "10")
     files = {path: content for path, content in FILES.items() if "#" not in path}  # olah cannot ask for those
     sha = olah_origin.put_tree("owner/mirrored", files)
     olah_origin.page_size = 2

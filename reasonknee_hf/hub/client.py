@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import logging
 import os
 import select
 import socket
@@ -30,8 +29,6 @@ from reasonknee_hf.hub.endpoints import masked
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import chunk_sizes
 from reasonknee_hf.version import __version__
-
-logger = logging.getLogger(__name__)
 
 # A host that drops packets must not eat the whole timeout before the next endpoint is tried.
 CONNECT_SHARE = 0.25
@@ -56,6 +53,7 @@ class Answer:
         status: Status code.
         headers: Looked up without regard to case.
         length: Announced length of the body, if any.
+        delimited: Whether the end of the body can be told from a broken connection.
     """
 
     def __init__(
@@ -65,8 +63,9 @@ class Answer:
         self.status = response.status
         self.headers = response.headers
         length = self.headers.get("Content-Length", "").strip()
-        self.length = int(length) if length.isascii() and length.isdigit() else None
-        self.delimited = self.length is not None or bool(response.chunked)
+        known = length.isascii() and length.isdigit() and not response.chunked
+        self.length = int(length) if known else None
+        self.delimited = known or bool(response.chunked)
         self._seen = 0
         self._waited = 0.0  # seconds spent in waiting for the body, not in using it
         self._timeout = timeout
@@ -101,7 +100,7 @@ class Answer:
             self._finish()
         elif self._waited > GRACE * self._timeout and self._seen < self._waited * SLOWEST_PACE:
             self.close()
-            raise SlowError(f"{masked(self.url)} sent {self._seen} bytes in {self._waited:.0f} s")
+            raise SlowError(f"{masked(self.url)} sent {self._seen} bytes in {self._waited:.0f} s: too slow")
         return data
 
     def chunks(self) -> Iterator[bytes]:
@@ -143,9 +142,11 @@ class Answer:
         if self._done:
             return
         self._done = True
-        broken = self.length is not None and self._seen < self.length
-        if self._link.connection.sock is not None and not self._response.will_close and not broken:
+        complete = self.length is None or self._seen == self.length
+        if complete and self._link.connection.sock is not None and not self._response.will_close:
             _pool.give_back(self._key, self._link)
+        else:
+            self._link.connection.close()
 
     def __enter__(self) -> Answer:
         return self
