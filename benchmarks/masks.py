@@ -287,6 +287,8 @@ def main() -> None:
         "--cdn", action="store_true", help="answer with redirects to signed storage, as the Hub does"
     )
     parser.add_argument("--json", help="also write all figures to this file")
+    parser.add_argument("--task", action="append", choices=TASKS, help="only this table; may be repeated")
+    parser.add_argument("--method", action="append", choices=list(METHODS), help="only this peer beside ours")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--indices", help=argparse.SUPPRESS)

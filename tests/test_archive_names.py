@@ -205,3 +205,10 @@ def test_published_paths_are_found_by_their_last_components():
         archive.find("masks/k3.nii")
     with pytest.raises(MemberMissingError):
         archive.find("../..")
+
+
+def test_a_file_that_is_also_a_folder_is_not_extracted(tmp_path):
+    archive = open_cut(raw_zip([Entry(b"x/a", b"file"), Entry(b"x/a/b", b"below")]))
+    with pytest.raises(UnsafeNameError, match="also the folder of another member"):
+        archive.extract(tmp_path / "out")
+    assert snapshot(tmp_path) == {}

@@ -38,6 +38,9 @@ MASK = "data/masks/knee_003.nii.gz"
 REPO = "owner/knees"
 
 
+pytestmark = pytest.mark.floor
+
+
 def write(folder: Path, files: dict[str, bytes]) -> Path:
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -445,6 +448,18 @@ def test_a_token_reaches_the_url_but_no_text(hub):
     assert "hf_secret" not in url
     assert fsspec.open(url).open().read() == MEMBERS["export/knee_003.nii.gz"]
     assert b"hf_secret" not in pickle.dumps(fs)
+
+
+def test_a_new_token_is_used_although_another_is_open(hub):
+    hub.token = "hf_old"
+    fs = ReasonKneeFileSystem(REPO, endpoint=hub.url, token="hf_old")
+    fs.cat("README.md")
+    hub.token = "hf_new"
+    hub.clear()
+    hub.token = "hf_new"
+    assert ReasonKneeFileSystem(REPO, endpoint=hub.url, token="hf_new") is fs
+    assert fs.cat(MASK) == MEMBERS["export/knee_003.nii.gz"]
+    assert {request.auth for request in hub.log} == {"Bearer hf_new"}
 
 
 # --- requests over http -------------------------------------------------------------------------------------

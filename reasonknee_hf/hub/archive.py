@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -95,12 +95,8 @@ class CutArchive:
 
     def __getstate__(self) -> dict[str, Any]:
         # The directory is cheaper to read again than to send along. Cached properties go with it.
-        kept = {
-            key: value
-            for key, value in self.__dict__.items()
-            if key not in {"path_names", "mounted", "_suffixes"}
-        }
-        return {**kept, "_opened": None}
+        derived = {"path_names", "mounted", "_suffixes"}
+        return {key: value for key, value in self.__dict__.items() if key not in derived} | {"_opened": None}
 
     # --- what is inside -------------------------------------------------------------------------------------
 
@@ -137,9 +133,8 @@ class CutArchive:
         directory = self.directory
         index = directory.raw_names.get(name) if isinstance(name, bytes) else directory.files.get(name)
         if index is None and isinstance(name, str):
-            index = next(
-                (i for i in range(len(directory)) if directory.names[i] == name), None
-            )  # link, folder, …
+            # Links, folders and shadow entries have no place among the files.
+            index = next((i for i, other in enumerate(directory.names) if other == name), None)
         if index is None:
             raise MemberMissingError(
                 f"no member {name!r} in {self.name}, which holds {len(directory.files)} files"
@@ -147,8 +142,10 @@ class CutArchive:
         return directory[index]
 
     def find(self, published: str) -> str:
-        """The member that shares the most last components with a published path, e.g.
-        `../data/masks/knee_003.nii.gz`.
+        """The member that shares the most last components with a published path.
+
+        Args:
+            published: Any spelling, such as `../data/masks/knee_003.nii.gz`.
 
         Raises:
             MemberMissingError: No member ends in the same file name.
@@ -201,11 +198,11 @@ class CutArchive:
         return next(content for _, content in self.read_many([name]))
 
     def read_many(self, names: Iterable[str | bytes]) -> Iterator[tuple[str, bytes]]:
-        """Yields `(name, content)` of members, each once, in the order in which they lie in the archive.
+        """Yields `(name, content)` of members, each once: those of the disk cache first, then as they lie.
 
         Members that lie together travel in one request; requests run side by side, and what is held stays
-        within `max_buffered`. Raises what [`read`] raises; members with unreadable entries before anything is
-        fetched.
+        within `max_buffered`. Raises what [`read`] raises, and before anything is fetched where the directory
+        alone tells that a member cannot be read.
         """
         members = {member.raw_name: member for member in map(self.member, names)}
         wanted = []
@@ -243,9 +240,12 @@ class CutArchive:
         """
         root = Path(folder).resolve()
         members = [self.member(name) for name in (self.names() if names is None else names)]
+        folders = parent_folders(member.name for member in members)
         for member in members:
             reason = member.unsafe
-            if reason is None and not (root / member.name).parent.resolve().is_relative_to(root):
+            if member.name in folders:
+                reason = "it is also the folder of another member"
+            elif reason is None and not (root / member.name).parent.resolve().is_relative_to(root):
                 reason = "a link in the folder leads out of it"
             if reason is not None:
                 raise UnsafeNameError(
@@ -340,19 +340,12 @@ class CutArchive:
 def write_file(path: Path, content: bytes) -> Path:
     """Writes a file that appears complete or not at all. Returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".reasonknee-")
+    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     return path
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

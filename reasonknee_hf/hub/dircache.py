@@ -17,6 +17,7 @@ from huggingface_hub import cached_assets_path
 
 logger = logging.getLogger(__name__)
 
+# Names the form of the file: the number goes up when the fields of `Location` change.
 _MAGIC = b"reasonknee zip directory 1\n"
 _DIGEST = 32
 # Long enough for a slow line to deliver a directory; after that a process helps itself.

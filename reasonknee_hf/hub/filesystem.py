@@ -35,8 +35,8 @@ _OPTIONS = _OF_FSSPEC | {"source", "revision", "endpoint", "token", "cache_dir",
 DEFAULT_CACHE_SIZE = 10 * 1024**3
 # One lock for the table of instances and the table below; nothing is read or asked for while it is held.
 _LOCK = ForkSafeLock()
-# What was opened in this process, so that the instance of a branch and those of its commit's URLs share
-# listing, archives and directories.
+# What was opened of Hubs, so that the instance of a branch and those of its commit's URLs share listing,
+# archives and directories, also in forked processes.
 _OPENED: weakref.WeakValueDictionary[str, MountedTree] = weakref.WeakValueDictionary()
 
 
@@ -176,15 +176,13 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         """Uses an opened tree, or what this process already knows of the same one."""
         mounted = MountedTree(tree, partial(CutArchive, encoding=self._encoding, cache=self._cache))
         if tree.sha is not None:
-            key = tokenize(
-                os.getpid(),
-                tree.identity,
-                [one.url for one in self._endpoints],
-                self._encoding,
-                repr(self._cache),
-            )
+            urls = [one.url for one in self._endpoints]
+            key = tokenize(tree.identity, urls, self._encoding, repr(self._cache))
             with _LOCK:
-                mounted = _OPENED.setdefault(key, mounted)
+                if self._token is None and all(one.token is None for one in self._endpoints):
+                    mounted = _OPENED.setdefault(key, mounted)
+                else:  # never what was opened with another token
+                    _OPENED[key] = mounted
         self._mounted = mounted
 
     def _use_secrets(self, token: str | bool | None, endpoints: tuple[Endpoint, ...]) -> None:
