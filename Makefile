@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP_FLAGS = --quiet --disable-pip-version-check -c tests/constraints.txt
 PYTEST_FLAGS ?=
 
-.PHONY: demo test test-newest test-floor test-slow lint format bench clean
+.PHONY: demo test test-newest test-floor test-slow test-train lint format bench clean
 
 demo: .venv/installed
 	.venv/bin/reasonknee demo
@@ -20,6 +20,10 @@ test-floor: .venv-floor/installed
 
 test-slow: .venv/installed-test
 	.venv/bin/python -m pytest -m slow $(PYTEST_FLAGS)
+
+# The training loops with the real libraries; their environment takes about 6 GB.
+test-train: .venv-train/installed
+	.venv-train/bin/python -m pytest tests/train $(PYTEST_FLAGS)
 
 lint: .venv/installed-test
 	.venv/bin/ruff check .
@@ -46,5 +50,10 @@ format: .venv/installed-test
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -e '.[test-floor]' 'datasets==3.6.0'
 	touch $@
 
+.venv-train/installed: setup.cfg tests/constraints.txt
+	$(PYTHON) -m venv .venv-train
+	.venv-train/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,train,test-train]'
+	touch $@
+
 clean:
-	rm -rf .venv .venv-floor build dist *.egg-info
+	rm -rf .venv .venv-floor .venv-train build dist *.egg-info

@@ -114,8 +114,8 @@ def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> Tr
     Args:
         ds: The stream, with all transforms applied.
         rows: How many rows it has. If not given, the row index tells for a stream as `load_dataset` gives
-            it; after a transform, or with `on_error="skip"`, rows are counted, in one pass over the records (which with
-            `on_error="skip"` reads every volume).
+            it. After a transform, or with `on_error="skip"`, rows are counted in one pass over the records,
+            which with `on_error="skip"` reads every volume.
 
     Raises:
         OptionError: Not a stream, or an empty one.
