@@ -1,6 +1,6 @@
 """Reads a published version in an interpreter that cannot import this package, and tells what it found as JSON.
 
-    python plain_reader.py PLACE SPLIT CONFIG...
+python plain_reader.py PLACE SPLIT CONFIG...
 """
 
 import gzip
@@ -15,7 +15,7 @@ class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "reasonknee_hf":
             raise ModuleNotFoundError(name)
-        return None
+        return
 
 
 sys.meta_path.insert(0, Refuse())
@@ -30,7 +30,11 @@ def told(value):
         import nibabel
 
         content = value["bytes"]
-        return told(nibabel.Nifti1Image.from_bytes(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content))
+        return told(
+            nibabel.Nifti1Image.from_bytes(
+                gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+            )
+        )
     if isinstance(value, dict):
         return {name: told(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -63,7 +63,9 @@ def read_plainly(place: str, split: str, configs: list[str], home: Path, **env: 
 
 
 def rows_of(release: Path, config: str, split: str) -> list[dict]:
-    rows = load_dataset(config, split=split, streaming=True, source=str(release), on_error="null", masks=False)
+    rows = load_dataset(
+        config, split=split, streaming=True, source=str(release), on_error="null", masks=False
+    )
     return [{k: v for k, v in row.items() if k not in ("image", "mask")} for row in rows]
 
 
@@ -98,7 +100,9 @@ def test_loads_without_the_package(bench_folder, clean_release, tmp_path):
         for scan in release.scans("test")
     ]
     for way in ("streamed", "prepared"):
-        rows = [{name: value for name, value in row.items() if name != "preview"} for row in found["bench"][way]]
+        rows = [
+            {name: value for name, value in row.items() if name != "preview"} for row in found["bench"][way]
+        ]
         assert rows == rows_of(clean_release, "bench", "test")
         for config in configs[1:]:
             assert [{name: row[name] for name in volumes[0]} for row in found[config][way]] == volumes
@@ -112,7 +116,9 @@ def test_pandas_polars_and_duckdb(full_folder, clean_release):
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_parquet(tables(full_folder, "full", "train")[0])
     assert frame["id"].tolist() == ids
-    assert [list(box) if box is not None else None for box in frame["bbox"]] == [row["bbox"] for row in expected]
+    assert [list(box) if box is not None else None for box in frame["bbox"]] == [
+        row["bbox"] for row in expected
+    ]
     polars = pytest.importorskip("polars")
     assert polars.scan_parquet(pattern).select("id").collect()["id"].to_list() == ids
     assert polars.read_parquet(pattern)["grades"].to_list() == [row["grades"] for row in expected]
@@ -151,7 +157,9 @@ def test_volumes_cost_one_copy(full_folder, clean_release):
         stored = sum(path.stat().st_size for path in tables(full_folder, "full_volumes", split))
         rows = pq.read_table(tables(full_folder, "full_volumes", split)[0]).to_pylist()
         files = sum(len(row[c]["bytes"]) for row in rows for c in ("image", "mask") if row[c] is not None)
-        assert stored <= 1.01 * files + 6000  # a schema and a footer; real volumes are 40 times larger than these
+        assert (
+            stored <= 1.01 * files + 6000
+        )  # a schema and a footer; real volumes are 40 times larger than these
         by_id = {scan.scan_id: scan for scan in release.scans(split)}
         for row in rows:
             assert row["image"]["bytes"] == Path(release.find_image(by_id[row["scan_id"]])).read_bytes()
@@ -171,7 +179,9 @@ def test_volumes_as_files_beside_the_tables(clean_release, tmp_path):
     release = open_release(str(clean_release))
     rows = pq.read_table(table).to_pylist()
     for row, scan in zip(rows, release.scans("test"), strict=True):
-        assert (tmp_path / "o" / row["image_file"]).read_bytes() == Path(release.find_image(scan)).read_bytes()
+        assert (tmp_path / "o" / row["image_file"]).read_bytes() == Path(
+            release.find_image(scan)
+        ).read_bytes()
         with release.fs.open(release.find_mask(scan)) as file:
             assert (tmp_path / "o" / row["mask_file"]).read_bytes() == file.read()
 
@@ -179,7 +189,14 @@ def test_volumes_as_files_beside_the_tables(clean_release, tmp_path):
 def test_volumes_by_reference_to_the_commit(origin, clean_release, tmp_path):
     files = files_below(clean_release)
     sha = origin.put_tree("me/release", files)
-    convert(tmp_path / "o", "bench", source="me/release", endpoint=origin.url, on_error="null", volumes="reference")
+    convert(
+        tmp_path / "o",
+        "bench",
+        source="me/release",
+        endpoint=origin.url,
+        on_error="null",
+        volumes="reference",
+    )
     (table,) = tables(tmp_path / "o", "bench_volumes")
     for row in pq.read_table(table).to_pylist():
         for url in (row["image_url"], row["mask_url"]):
@@ -224,7 +241,15 @@ def test_selections(clean_release, tmp_path):
     }
     for number, (option, (value, keeps)) in enumerate(cases.items()):
         out = tmp_path / str(number)
-        convert(out, "full", source=str(clean_release), splits="train", on_error="null", volumes="none", **{option: value})
+        convert(
+            out,
+            "full",
+            source=str(clean_release),
+            splits="train",
+            on_error="null",
+            volumes="none",
+            **{option: value},
+        )
         found = [row["id"] for row in pq.read_table(tables(out, "full")[0]).to_pylist()]
         assert found == [row["id"] for row in everything if keeps(row)], option
         assert 0 < len(found) < len(everything), option
@@ -233,12 +258,18 @@ def test_selections(clean_release, tmp_path):
         out, "full", source=str(clean_release), splits="train", on_error="null", volumes="none", limit=5,
         grades={"size": 2},
     )  # fmt: skip
-    wanted = [r["id"] for r in everything if {("size", 2)} & {(g["attribute"], g["grade"]) for g in r["grades"] or ()}]
+    wanted = [
+        r["id"]
+        for r in everything
+        if {("size", 2)} & {(g["attribute"], g["grade"]) for g in r["grades"] or ()}
+    ]
     assert [row["id"] for row in pq.read_table(tables(out, "full")[0]).to_pylist()] == wanted[:5]
 
 
 def test_only_volumes_of_chosen_rows_travel(clean_release, tmp_path):
-    done = convert(tmp_path / "o", "full", source=str(clean_release), splits="train", limit=3, on_error="null")
+    done = convert(
+        tmp_path / "o", "full", source=str(clean_release), splits="train", limit=3, on_error="null"
+    )
     questions, volumes = done.configs
     assert (questions.rows, volumes.rows) == (3, 1)
 
@@ -263,7 +294,9 @@ def test_bad_options(clean_release, tmp_path, options, message):
 
 def test_nothing_selected_is_an_error(clean_release, tmp_path):
     with pytest.raises(PublishError, match="keeps no row"):
-        convert(tmp_path / "o", "bench", source=str(clean_release), patients="1", on_error="null", volumes="none")
+        convert(
+            tmp_path / "o", "bench", source=str(clean_release), patients="1", on_error="null", volumes="none"
+        )
 
 
 def test_names_that_would_not_load_are_refused(clean_release, tmp_path):
@@ -326,7 +359,9 @@ def test_dask_cluster_gives_the_same_bytes(clean_release, tmp_path, full_folder)
         distributed.Client(cluster) as client,
     ):
         executor = client.get_executor()
-        convert(tmp_path / "d" / "knee", "full", executor=executor, source=str(clean_release), on_error="null")
+        convert(
+            tmp_path / "d" / "knee", "full", executor=executor, source=str(clean_release), on_error="null"
+        )
     assert outcome(tmp_path / "d" / "knee") == outcome(full_folder)
 
 
@@ -390,7 +425,9 @@ convert(sys.argv[2], "full", source=sys.argv[1], on_error="null")
 def test_a_killed_conversion_goes_on(clean_release, tmp_path, full_folder):
     out = tmp_path / "knee"
     for survivors in (2, 1):
-        done = subprocess.run([sys.executable, "-c", KILLED, str(clean_release), str(out), str(survivors)], check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(clean_release), str(out), str(survivors)], check=False
+        )
         assert done.returncode == 9
         assert not (out / "README.md").exists()
     assert len(list(out.glob("*/*.parquet"))) == 3

@@ -74,7 +74,9 @@ def test_page_index_and_dictionaries(tmp_path):
 
 def test_volumes_are_stored_as_they_are(tmp_path):
     content = random.Random(1).randbytes(6_000_000)
-    (path,) = write_parts([volume_row(0, content), volume_row(1, b"small")], VOLUMES, tmp_path / "v", Limits(), {})
+    (path,) = write_parts(
+        [volume_row(0, content), volume_row(1, b"small")], VOLUMES, tmp_path / "v", Limits(), {}
+    )
     assert pq.read_table(path)["image"].to_pylist() == [
         {"bytes": content, "path": "a.nii.gz"},
         {"bytes": b"small", "path": "a.nii.gz"},
@@ -90,7 +92,9 @@ def test_row_groups_and_files_are_cut_by_bytes(tmp_path):
     assert [path.name for path in parts] == [f"v-{n:03d}.parquet" for n in range(4)]
     assert all(path.stat().st_size <= 1.3 * 620_000 for path in parts)
     assert all(group.total_byte_size <= 1.1 * 250_000 for path in parts for group in groups(path))
-    assert pa.concat_tables(pq.read_table(path) for path in parts)["image"].to_pylist() == [r["image"] for r in rows]
+    assert pa.concat_tables(pq.read_table(path) for path in parts)["image"].to_pylist() == [
+        r["image"] for r in rows
+    ]
 
 
 def test_a_row_above_the_limits_gets_a_group_and_a_file_of_its_own(tmp_path):

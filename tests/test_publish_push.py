@@ -59,7 +59,13 @@ def commits_of(origin) -> int:
 
 
 def push_bench(origin, release, **options):
-    given = {"source": str(release), "on_error": "null", "hub_endpoint": origin.url, "token": "hf_x", "verify": False}
+    given = {
+        "source": str(release),
+        "on_error": "null",
+        "hub_endpoint": origin.url,
+        "token": "hf_x",
+        "verify": False,
+    }
     return push(REPO, options.pop("config", "bench"), **(given | options))
 
 
@@ -107,7 +113,9 @@ def test_stock_push_of_our_datasets_carries_bytes(origin, release, tmp_path):
             assert len(row[column]["bytes"]) > 1000
             assert "/" not in row[column]["path"]
     if HAS_NIFTI:
-        found = read_plainly("me/stock", "test", ["default"], tmp_path, HF_ENDPOINT=origin.url, HF_TOKEN="hf_x")
+        found = read_plainly(
+            "me/stock", "test", ["default"], tmp_path, HF_ENDPOINT=origin.url, HF_TOKEN="hf_x"
+        )
         assert [len(row["mask"]["voxels"]) for row in found["default"]["streamed"]] == [64, 64]
 
 
@@ -285,7 +293,9 @@ def test_card_and_files_of_others_stay(origin, release):
     assert metadata_of(origin)["configs"][:2] == configs
     assert config_names(origin) == ["other", "second", "bench"]
     assert "default" not in metadata_of(origin)["configs"][2]
-    kept = [line for line in HAND_WRITTEN.splitlines() if not line.startswith(("configs", "- ", "  ", "tags"))]
+    kept = [
+        line for line in HAND_WRITTEN.splitlines() if not line.startswith(("configs", "- ", "  ", "tags"))
+    ]
     position = iter(lines)
     assert all(line in position for line in kept)  # all of theirs, in their order
     assert metadata_of(origin)["tags"][:2] == ["knee", "theirs"]
@@ -334,7 +344,10 @@ def test_smaller_data_remove_stale_shards_in_the_same_commit(origin, release):
     assert len(small) == 2
     assert commits_of(origin) == before + 1
     rows = datasets.load_dataset(
-        "parquet", data_files=[f"{origin.url}/datasets/{REPO}/resolve/main/{name}" for name in small if "volumes" not in name]
+        "parquet",
+        data_files=[
+            f"{origin.url}/datasets/{REPO}/resolve/main/{name}" for name in small if "volumes" not in name
+        ],
     )
     assert rows["train"].num_rows == 3
 
@@ -359,7 +372,13 @@ def test_another_config_is_deleted_only_when_told(origin, release):
 
 @pytest.mark.parametrize(
     ("repo", "proposal"),
-    [("me/my knee", "me/my-knee"), ("me/a--b", "me/a-b"), ("me/x.git", "me/x"), ("a/b/c", "b/c"), ("me/-x", "me/x")],
+    [
+        ("me/my knee", "me/my-knee"),
+        ("me/a--b", "me/a-b"),
+        ("me/x.git", "me/x"),
+        ("a/b/c", "b/c"),
+        ("me/-x", "me/x"),
+    ],
 )
 def test_repository_ids_are_checked(origin, release, repo, proposal):
     with pytest.raises(PublishError, match=re.escape(repr(proposal))):
@@ -398,7 +417,9 @@ def test_empty_bytes_and_directories_are_refused(tmp_path):
         ({"bytes": None, "path": "a.nii.gz"}, "no bytes"),
         ({"bytes": b"", "path": "a.nii.gz"}, "no bytes"),
     ):
-        (path,) = write_parts([row | {"image": image}], volume_features("embed", masks=False), tmp_path / "v", Limits(), {})
+        (path,) = write_parts(
+            [row | {"image": image}], volume_features("embed", masks=False), tmp_path / "v", Limits(), {}
+        )
         with pytest.raises(PublishError, match=message):
             files_beside(path)
 
@@ -423,4 +444,3 @@ def test_command(origin, release, tmp_path):
     refused = subprocess.run([*command[:4], "a b"], capture_output=True, text=True, timeout=120)
     assert refused.returncode == 1
     assert refused.stderr.startswith("reasonknee: 'a b' is no repository id")
-

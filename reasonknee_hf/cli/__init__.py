@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("reasonknee_hf.cli.bench", "ReasonKnee-Bench: score a run, write its items, look at one"),
     "check-card": ("reasonknee_hf.cli.check_card", "what the Hub or its viewer would refuse about a folder"),
     "convert": ("reasonknee_hf.cli.convert", "write a version that plain `datasets` loads"),
+    "croissant": ("reasonknee_hf.cli.croissant", "describe a release in Croissant (JSON-LD)"),
     "demo": ("reasonknee_hf.cli.demo", "the main job on the built-in sample: rows, and a picture"),
     "doctor": ("reasonknee_hf.cli.doctor", "which endpoints a run could use, and who would get a token"),
     "masks": ("reasonknee_hf.cli.masks", "list, get or join the members of the cut mask archive"),

@@ -15,16 +15,22 @@ _SELECTION = ("splits", "categories", "structures", "patients", "visits")
 
 def add_publish_options(parser: argparse.ArgumentParser) -> None:
     """Adds what is chosen, how volumes are kept, and what is derived."""
-    parser.add_argument("--config", default="full", help="full, high_fidelity, bench, scans or records (default: full)")
+    parser.add_argument(
+        "--config", default="full", help="full, high_fidelity, bench, scans or records (default: full)"
+    )
     parser.add_argument("--name", help="name of the written config (default: the same)")
     chosen = parser.add_argument_group("selection", "what is not given does not restrict")
-    chosen.add_argument("--split", dest="splits", action="append", help="may be given several times, as the next four")
+    chosen.add_argument(
+        "--split", dest="splits", action="append", help="may be given several times, as the next four"
+    )
     chosen.add_argument("--category", dest="categories", action="append", help="e.g. BML")
     chosen.add_argument("--structure", dest="structures", action="append", help="e.g. 'medial meniscus'")
     chosen.add_argument("--patient", dest="patients", action="append")
     chosen.add_argument("--visit", dest="visits", action="append", help="e.g. 00M")
     chosen.add_argument("--grade", dest="grades", action="append", help="2, or of one attribute: size=2")
-    chosen.add_argument("--where", metavar="MODULE:FUNCTION", help="a Python function of a row that says whether to keep it")
+    chosen.add_argument(
+        "--where", metavar="MODULE:FUNCTION", help="a Python function of a row that says whether to keep it"
+    )
     chosen.add_argument("--limit", type=int, help="rows a split")
     chosen.add_argument("--annotations", choices=("all", "balanced"), default="all")
     chosen.add_argument("--on-error", choices=("raise", "skip", "null"), default="raise")
@@ -35,7 +41,9 @@ def add_publish_options(parser: argparse.ArgumentParser) -> None:
     made.add_argument("--frames", type=int, default=0, metavar="N", help="N PNG slices of the box")
     made.add_argument("--crops", action="store_true", help="a config of the boxes' regions as NIfTI")
     made.add_argument("--crop-margin", type=float, default=0.0, metavar="MM")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that make shards (default: 1)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that make shards (default: 1)"
+    )
 
 
 def publish_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -73,7 +81,9 @@ def _grades(given: list[str] | None) -> Any:
         for attribute, value in named:
             grades.setdefault(attribute, []).append(int(value))
     except ValueError:
-        raise OptionError(f"--grade {' '.join(given)}: give whole numbers, or all as ATTRIBUTE=NUMBER.") from None
+        raise OptionError(
+            f"--grade {' '.join(given)}: give whole numbers, or all as ATTRIBUTE=NUMBER."
+        ) from None
     return grades
 
 
@@ -86,4 +96,6 @@ def _function(named: str | None) -> Any:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError(f"--where {named}: {error}. Give MODULE:FUNCTION, the module on the Python path.") from None
+        raise OptionError(
+            f"--where {named}: {error}. Give MODULE:FUNCTION, the module on the Python path."
+        ) from None

@@ -113,6 +113,7 @@ def convert(
         VolumeMissingError: A volume or mask that the tables name is nowhere.
     """
     from reasonknee_hf.publish.card import write_card
+    from reasonknee_hf.publish.croissant import write_croissant
     from reasonknee_hf.publish.names import check_name
 
     given = dict(locals())
@@ -121,6 +122,7 @@ def convert(
     check_name("config", job.name)
     conversion = produce(job, release, Folder(root), executor)
     write_card(root, conversion, defects=defect_lines(verify, release))
+    write_croissant(root, conversion)
     return conversion
 
 

@@ -19,7 +19,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import HfHubHTTPError
 
 from reasonknee_hf.errors import EndpointError, PublishError
-from reasonknee_hf.publish import repository
+from reasonknee_hf.publish import croissant, repository
 from reasonknee_hf.publish.card import merged_card, without_configs
 from reasonknee_hf.publish.convert import Conversion, make_job, produce
 from reasonknee_hf.publish.defects import defect_lines
@@ -211,6 +211,9 @@ def _finish(
         card, pictures = merged_card(
             without_configs(old, delete_configs), conversion, place=there.repo_id, defects=defects
         )
+        described = croissant.version_croissant(
+            there.read_text(croissant.FILE, parent), conversion, there.repo_id
+        )
         lost = [name for name in conversion.files if name not in there.names()]
         if lost:
             there.upload(lost)
@@ -218,6 +221,7 @@ def _finish(
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
             CommitOperationAdd("README.md", card.encode()),
             *(CommitOperationAdd(name, content) for name, content in pictures.items()),
+            CommitOperationAdd(croissant.FILE, described.encode()),
             *(CommitOperationDelete(name) for name in stale),
         ]
         try:
