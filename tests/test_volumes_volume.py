@@ -127,6 +127,10 @@ def test_nan_voxels_are_kept_and_counted():
     volume = KneeVolume(None, plain_bytes(array))
     np.testing.assert_array_equal(volume.array(), slice_first(array))
     assert volume.nan_count() == 1
+    expected = np.where(np.isnan(slice_first(array)), -7, slice_first(array))
+    np.testing.assert_array_equal(volume.array(nan=-7), expected)
+    assert volume.array(nan=-7).dtype == np.float32
+    assert KneeVolume(None, plain_bytes(voxels())).array(nan=-7).dtype == np.int16
     assert KneeVolume(None, plain_bytes(voxels())).nan_count() == 0
 
 
@@ -173,7 +177,7 @@ def test_what_is_not_a_volume_is_one_typed_error(data, words, packed):
             touch()
 
 
-def test_transforms_sform_qform_both_neither():
+def test_transforms_sform_qform_both_neither(caplog):
     array, other = voxels(), PIR @ np.diag([1, 1, -1, 1])
     only_s = KneeVolume(None, plain_bytes(array, PIR)).header
     assert (only_s.affine_source, only_s.notes) == ("sform", ())
@@ -182,6 +186,8 @@ def test_transforms_sform_qform_both_neither():
     conflict = KneeVolume(None, plain_bytes(array, PIR, qform=other)).header
     assert conflict.affine_source == "sform"
     assert "sform and qform differ by up to" in conflict.notes[0]
+    KneeVolume(None, plain_bytes(array, PIR, qform=other), label="row 4").array()
+    assert "row 4: sform and qform differ" in caplog.text
     only_q = image(array, PIR, qform=PIR)
     only_q.header["sform_code"] = 0
     only_q = KneeVolume(None, nibabel.Nifti1Image(array, None, only_q.header).to_bytes())

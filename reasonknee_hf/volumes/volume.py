@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,6 +17,8 @@ from reasonknee_hf.volumes.header import Affine, NiftiHeader
 from reasonknee_hf.volumes.naming import named_errors
 from reasonknee_hf.volumes.storage import ReadsAsStored
 from reasonknee_hf.volumes.voxels import Array
+
+logger = logging.getLogger(__name__)
 
 
 class KneeVolume(ReadsAsStored):
@@ -146,7 +149,9 @@ class KneeVolume(ReadsAsStored):
 
     def oriented_box(self, box: boxes.Box) -> list[int]:
         """A published (slice-first) box in the axis order of this volume."""
-        return boxes.move_box(box, self._from_slice_first, self._slice_first_shape)
+        published = self._copy()
+        published._codes = None
+        return boxes.move_box(box, orientation.reorder(published.axcodes, self.axcodes), published.shape)
 
     def slice_first_box(self, box: boxes.Box) -> list[int]:
         """A box in the axis order of this volume as a slice-first box."""
@@ -155,12 +160,15 @@ class KneeVolume(ReadsAsStored):
 
     # --- voxels ---------------------------------------------------------------------------------------------
 
-    def array(self) -> Array:
+    def array(self, nan: float | None = None) -> Array:
         """All voxels, slice-first: a read-only view of the cached array in file order, not a copy.
+
+        Args:
+            nan: a value to put in place of NaN, in a copy; by default NaN stays NaN (see `nan_count`).
 
         Returns:
             Array of `shape`, native byte order. Stored type where the file has no slope, else float32; the
-            smallest unsigned type for masks. NaN stays NaN.
+            smallest unsigned type for masks.
 
         Raises:
             VolumeDataError: the file is cut or fails its checksum.
@@ -168,7 +176,8 @@ class KneeVolume(ReadsAsStored):
             VolumeMissingError: there is no such file.
         """
         stored = self._decoded().array  # first, because it brings the header along
-        return self._reorder.array(stored)
+        array = self._reorder.array(stored)
+        return array if nan is None or self.nan_count() == 0 else np.where(np.isnan(array), nan, array)
 
     def crop(
         self, box: boxes.Box, *, margin_mm: float = 0.0, clip: bool = False, whole: bool = True
@@ -354,15 +363,6 @@ class KneeVolume(ReadsAsStored):
     def _reorder(self) -> orientation.Reorder:
         return orientation.reorder(self._stored_codes, self.axcodes)
 
-    @property
-    def _from_slice_first(self) -> orientation.Reorder:
-        return orientation.reorder(orientation.slice_first_codes(self._stored_codes), self.axcodes)
-
-    @property
-    def _slice_first_shape(self) -> tuple[int, int, int]:
-        first = orientation.slice_first_codes(self._stored_codes)
-        return orientation.reorder(self._stored_codes, first).shape(self.header.shape)
-
     def _key(self) -> tuple[Any, ...]:
         if self._data is not None:
             return ("bytes", len(self._data), hash(self._data), self.mask)
@@ -378,7 +378,10 @@ class KneeVolume(ReadsAsStored):
         """The whole file, or at least `stop` slices along its slowest axis, from the cache or the file."""
 
         def load() -> Decoded:
-            return decode.load_voxels(self.path, self._data, mask=self.mask, stop=stop)
+            decoded = decode.load_voxels(self.path, self._data, mask=self.mask, stop=stop)
+            for note in decoded.header.notes:
+                logger.warning("%s: %s", self._name, note)
+            return decoded
 
         def enough(found: Decoded) -> bool:
             slices: int = found.array.shape[2]
@@ -390,7 +393,10 @@ class KneeVolume(ReadsAsStored):
         self._header = decoded.header
         return decoded
 
+    @property
+    def _name(self) -> str:
+        """The row's id and the file, for messages."""
+        return ", ".join(word for word in (self.label, self.path) if word) or "volume from bytes"
+
     def _named_errors(self) -> AbstractContextManager[None]:
-        """Puts the row's id and the file into errors."""
-        name = ", ".join(word for word in (self.label, self.path) if word) or "volume from bytes"
-        return named_errors(name, self.mask)
+        return named_errors(self._name, self.mask)
