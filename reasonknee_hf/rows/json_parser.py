@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+_HIGH_HALVES, _OF_DIGITS = np.uint32(0xF0F0F0F0), np.uint32(0x30303030)  # of four bytes
+
 
 def loads(data: bytes) -> Any:
     """What `json.loads` makes of UTF-8 text.
@@ -49,6 +51,6 @@ def _may_hold_long_integer(data: bytes) -> bool:
     The last three bytes of `data` are not looked at.
     """
     words = np.frombuffer(data, np.uint32, len(data) // 4)
-    digits = (words & np.uint32(0xF0F0F0F0)) == np.uint32(0x30303030)
+    digits = (words & _HIGH_HALVES) == _OF_DIGITS
     pairs = digits[:-1] & digits[1:]
     return bool((pairs[:-2] & pairs[2:]).any())
