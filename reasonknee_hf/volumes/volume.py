@@ -139,10 +139,7 @@ class KneeVolume(ReadsAsStored):
         return moved
 
     def assume(self, codes: str) -> KneeVolume:
-        """The same volume, with axis codes of the file for the case that its header states no transform.
-
-        Files that do state one are not affected.
-        """
+        """The same volume, with axis codes of the file in case its header states none; else without effect."""
         told = self._copy()
         told._assumed = orientation.check_codes(codes)
         return told
@@ -366,9 +363,8 @@ class KneeVolume(ReadsAsStored):
     def _key(self) -> tuple[Any, ...]:
         if self._data is not None:
             return ("bytes", len(self._data), hash(self._data), self.mask)
-        assert self.path is not None
         with self._named_errors():
-            return ("path", self.path, decode.identity(self.path), self.mask)
+            return ("path", self.path, decode.identity(self.path or ""), self.mask)
 
     def _file_box(self, ends: list[int]) -> list[int]:
         """A box in the axis order of this volume as one in the order of the file."""
