@@ -139,7 +139,7 @@ class KneeVolume(ReadsAsStored):
         return moved
 
     def assume(self, codes: str) -> KneeVolume:
-        """The same volume, with axis codes of the file in case its header states none; else without effect."""
+        """The same volume, with axis codes of the file if its header states none, else unchanged."""
         told = self._copy()
         told._assumed = orientation.check_codes(codes)
         return told
