@@ -136,9 +136,9 @@ def set_fault(origin, name: str, operation: str) -> None:
 SILENCE = ("stall", "body drips", "Content-Length too big, kept open")
 
 
-def outcome(name: str, case: Case, operation: str, endpoint, monkeypatch) -> str:
+def outcome(name: str, case: Case, operation: str, endpoint, monkeypatch, patience: str = "5") -> str:
     monkeypatch.setattr(mirrors, "_health", {})  # as in a new process
-    monkeypatch.setenv("REASONKNEE_TIMEOUT", "0.4" if name.startswith(SILENCE) else "5")
+    monkeypatch.setenv("REASONKNEE_TIMEOUT", "0.4" if name.startswith(SILENCE) else patience)
     try:
         return "ok" if getattr(case, operation)(endpoint) else "WRONG"
     except ReasonKneeError as error:
@@ -217,7 +217,7 @@ def test_through_olah(olah, olah_origin, monkeypatch, capsys):
             case = Case(number)  # new content in a new repository: nothing of it is in the mirror's cache
             olah_origin.put_tree(case.repo, case.files)
             set_fault(olah_origin, name, operation)
-            table[name][operation] = outcome(name, case, operation, olah, monkeypatch)
+            table[name][operation] = outcome(name, case, operation, olah, monkeypatch, "1.5")
             olah_origin.rules = []
     assert show("Through olah, the faults at its origin", table, capsys) == []
     assert set(table["no X-Repo-Commit"].values()) == {"ok"}
