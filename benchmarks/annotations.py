@@ -9,6 +9,8 @@ within one table should be quoted.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import itertools
 import json
 import statistics
@@ -101,27 +103,111 @@ RECORDS: dict[str, Callable[[str], Iterator[Any]]] = {
 }
 
 
+# --- through `datasets`: each gives a stream of rows ---------------------------------------------------------
+
+
+def release_of(path: str) -> str:
+    """A release whose train array is `path`, made beside it once."""
+    from reasonknee_hf.rows.json_array import iter_records
+    from reasonknee_hf.rows.scan import scan_from_image_path
+
+    root = Path(path).with_suffix(".release")
+    array = root / "data/generate_data/train.json"
+    if not array.exists():
+        images = dict.fromkeys(record.value["image"] for record in iter_records(chunks(path), name=path))
+        lines = ["patient_id,time,study_folder,series_folder,knee_side,path,image_filepath,label_filepath"]
+        for number, image in enumerate(images):
+            scan = scan_from_image_path(image)
+            assert scan is not None
+            lines.append(
+                f"{scan.patient_id},{scan.visit},{scan.study},{scan.series},{scan.published_side},-,"
+                f"..{image},../data/masks/knee_{number:03}.nii.gz"
+            )
+        table = root / "data/split_files/train_split.csv"
+        for file in (table, array):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        table.write_text("\n".join(lines) + "\n")
+        array.hardlink_to(path)
+    return str(root)
+
+
+def stock_json(path: str) -> Iterator[Any]:
+    import datasets
+
+    return iter(datasets.load_dataset("json", data_files=path, split="train", streaming=True))
+
+
+def stock_json_with_features(path: str) -> Iterator[Any]:
+    import datasets
+
+    text = datasets.Value("string")
+    diagnosis = datasets.Json() if hasattr(datasets, "Json") else text
+    features = datasets.Features({"image": text, "prompt": text, "answer": text, "final_diagnosis": diagnosis})
+    return iter(datasets.load_dataset("json", data_files=path, split="train", streaming=True, features=features))
+
+
+def our_stream(path: str, **options: Any) -> Iterator[Any]:
+    import reasonknee_hf
+
+    stream = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=release_of(path), **options)
+    return iter(stream)
+
+
+def our_shuffle(path: str) -> Iterator[Any]:
+    return our_stream(path, shuffle=1)
+
+
+def bare_generator(path: str) -> Iterator[Any]:
+    """The same columns out of a generator function that has nothing to do."""
+    import datasets
+
+    import reasonknee_hf
+
+    features = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=release_of(path)).features
+    row = next(our_stream(path))
+    stored = features.encode_example(row)
+    count = sum(1 for _ in ours(path))
+    stream = datasets.IterableDataset.from_generator(
+        lambda: (dict(stored) for _ in range(count)), features=datasets.Features(dict(features))
+    )
+    return iter(stream)
+
+
+STREAMS: dict[str, Callable[[str], Iterator[Any]]] = {
+    'load_dataset("json")': stock_json,
+    'load_dataset("json", features=)': stock_json_with_features,
+    "from_generator of the same columns": bare_generator,
+    "ours": our_stream,
+    "ours, shuffle=1": our_shuffle,
+}
+
+
 # --- one run ------------------------------------------------------------------------------------------------
 
 
 def run_worker(method: str, path: str) -> None:
     """In a fresh process: imports, then the clock; prints figures as JSON."""
-    import ijson.backends.yajl2_c
-    import orjson
-
-    import reasonknee_hf.rows.json_array  # noqa: F401
-
-    assert ijson.backends.yajl2_c
-    assert orjson
+    import_what_is_used(method)
     base = peak_memory()
     started, started_cpu = time.perf_counter(), time.process_time()
-    records = iter(RECORDS[method](path))
+    records = iter((RECORDS | STREAMS)[method](path))
     next(records)
     first = time.perf_counter() - started
     count = 1 + sum(1 for _ in records)
     seconds, cpu = time.perf_counter() - started, time.process_time() - started_cpu
     peak = peak_memory() - base
     print(json.dumps({"first": first, "all": seconds, "cpu": cpu, "count": count, "peak": peak}))
+
+
+def import_what_is_used(method: str) -> None:
+    """Imports are not part of what is compared."""
+    modules = ["orjson", "ijson.backends.yajl2_c", "reasonknee_hf.rows.json_array"]
+    if method in STREAMS:
+        modules += ["datasets", "pandas", "reasonknee_hf.builder"]
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch.utils.data")  # datasets makes its streams torch datasets
+    for module in modules:
+        importlib.import_module(module)
 
 
 def peak_memory() -> int:
@@ -180,6 +266,7 @@ def print_table(title: str, peer: str, results: dict[str, list[dict[str, float]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="70 MB instead of 700 MB, 3 rounds")
+    parser.add_argument("--part", choices=("records", "streams"), help="only one of the two tables")
     parser.add_argument("--rounds", type=int, help="default: 5, or 3 with --small")
     parser.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "reasonknee-benchmark"))
     parser.add_argument("--json", help="also write all figures to this file")
@@ -193,8 +280,15 @@ def main() -> None:
     rounds = args.rounds or (3 if args.small else 5)
     path = write_array(Path(args.data), records)
     print(f"{records:,} records, {path.stat().st_size / 1e6:.0f} MB, {rounds} rounds")
-    results = compare(list(RECORDS), path, records, rounds)
-    print_table("the bare record iterator", "ijson, C backend", results)
+    results = {}
+    if args.part != "streams":
+        results = compare(list(RECORDS), path, records, rounds)
+        print_table("the bare record iterator", "ijson, C backend", results)
+    if args.part != "records":
+        release_of(str(path))
+        streams = compare(list(STREAMS), path, records, rounds)
+        print_table("through datasets", 'load_dataset("json")', streams)
+        results |= streams
     if args.json:
         Path(args.json).write_text(json.dumps(results, indent=1))
 

@@ -78,7 +78,7 @@ class RowsIterable(ExamplesIterable):  # type: ignore[misc]
             "type": type(self).__name__,
             "version": STATE_VERSION,
             "setup": self._setup(),
-            "place": asdict(self.start),
+            "place": self.start._asdict(),
         }
         return self._state_dict
 
@@ -86,7 +86,7 @@ class RowsIterable(ExamplesIterable):  # type: ignore[misc]
         place = self.start if self._state_dict is None else self._loaded_place()
         for behind, key, row in self.rows.read(self.shards, self.epoch, place):
             if self._state_dict is not None:
-                self._state_dict["place"] = asdict(behind)
+                self._state_dict["place"] = behind._asdict()
             yield key, row
 
     def _loaded_place(self) -> Place:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -27,11 +27,10 @@ from reasonknee_hf.rows.json_array import RawRecord
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where an iteration stands.
 
-    Args:
+    Attributes:
         shard: Number of the shard, among those that are iterated over.
         row: How many of its records have been passed.
         offset: In published order, the byte behind the last of them; 0 before the first.

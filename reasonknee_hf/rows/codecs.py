@@ -30,10 +30,18 @@ Decode: TypeAlias = Callable[[Any, "dict[str, str | bool | None] | None"], Any]
 
 @dataclass(frozen=True)
 class Codec:
-    """How values of one feature type are encoded, and decoded where they need it."""
+    """How values of one feature type are encoded, and decoded where they need it.
+
+    Args:
+        encode: Gives the stored form of a value.
+        decode: Gives what rows show for a stored value; `None` where that is the value itself.
+        stored_type: Every value of this Python type, and only such, is of the stored form; `None` if that takes a
+            closer look.
+    """
 
     encode: Callable[[Any], Any]
     decode: Decode | None
+    stored_type: type | None = None
 
 
 def codec_of(feature: Any) -> Codec:
@@ -53,12 +61,12 @@ def codec_of(feature: Any) -> Codec:
     numbers = {name: n for n, name in enumerate(feature.names)} if isinstance(feature, ClassLabel) else {}
 
     def encode(value: Any) -> Any:
-        if is_stored(value):
-            return value
-        number = numbers.get(value) if type(value) is str else None
-        return slowly(value) if number is None else number
+        if type(value) is str and (number := numbers.get(value)) is not None:
+            return number
+        return value if is_stored(value) else slowly(value)
 
-    return Codec(encode, decode)
+    stored_type = _PYTHON_TYPES.get(feature.dtype) if isinstance(feature, Value) else None
+    return Codec(encode, decode, stored_type)
 
 
 def _is_plain(feature: Any) -> bool:
@@ -87,6 +95,9 @@ def _check(feature: Any) -> Callable[[Any], bool]:
             and all(is_stored(value[name]) for name, is_stored in members.items())
         )
     inner = _item(feature)
+    if isinstance(inner, Value) and inner.dtype in _PYTHON_TYPES:
+        only = {_PYTHON_TYPES[inner.dtype]}
+        return lambda value: value is None or (type(value) is list and only.issuperset(map(type, value)))
     if inner is not None:
         is_stored_item = _check(inner)
         return lambda value: value is None or (type(value) is list and all(map(is_stored_item, value)))

@@ -29,27 +29,33 @@ class RowFeatures(Features):  # type: ignore[misc]
     """
 
     def encode_example(self, example: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: codec.encode(example.get(name)) for name, codec in self._codecs()}
+        names, codecs = self._codecs()
+        row = dict(zip(names, map(example.get, names), strict=True))
+        for name, codec in codecs:
+            value = row[name]
+            if value is not None and type(value) is not codec.stored_type:
+                row[name] = codec.encode(value)
+        return row
 
     def decode_example(
         self, example: Mapping[str, Any], token_per_repo_id: dict[str, str | bool | None] | None = None
     ) -> dict[str, Any]:
         row = dict(example)
-        for name, codec in self._codecs():
-            if codec.decode is not None and name in row:
-                row[name] = codec.decode(row[name], token_per_repo_id)
         label = row.get("id") or row.get("scan_id")
-        for column in VOLUME_COLUMNS:
-            _name_volume(row.get(column), label)
+        for name, codec in self._codecs()[1]:
+            if codec.decode is not None and name in row:
+                value = row[name] = codec.decode(row[name], token_per_repo_id)
+                _name_volume(value, label)
         return row
 
-    def _codecs(self) -> list[tuple[str, Codec]]:
-        """Name and codec of each column. Made anew when a column's type has been replaced."""
-        known: tuple[list[Any], list[tuple[str, Codec]]] | None = self.__dict__.get("_known_codecs")
+    def _codecs(self) -> tuple[list[str], list[tuple[str, Codec]]]:
+        """Names of the columns, and each with its codec. Made anew when a column's type has been replaced."""
+        known = self.__dict__.get("_known_codecs")
         if known is None or len(known[0]) != len(self) or not all(map(is_, known[0], self.values())):
-            known = list(self.values()), [(name, codec_of(type_)) for name, type_ in self.items()]
+            names = list(self)
+            known = list(self.values()), (names, [(name, codec_of(self[name])) for name in names])
             self.__dict__["_known_codecs"] = known
-        return known[1]
+        return known[1]  # type: ignore[no-any-return]
 
     def decode_batch(
         self, batch: dict[str, list[Any]], token_per_repo_id: dict[str, str | bool | None] | None = None
