@@ -74,6 +74,27 @@ def test_scoring_against_a_hub_names_the_commit_and_reads_no_volume(origin, pred
     assert "SUBSET" not in capsys.readouterr().out
 
 
+def test_a_reference_that_does_not_fit_is_named_and_kept(predictions, tmp_path, capsys):
+    import shutil
+
+    from reasonknee_hf.sample import sample_folder
+
+    shutil.copytree(
+        sample_folder(), tmp_path / "release", ignore=shutil.ignore_patterns("*.nii.gz", "masks_*")
+    )
+    path = tmp_path / "release" / "data" / "generate_data" / "test.json"
+    records = json.loads(path.read_text())
+    records[0]["final_diagnosis"]["final_diagnosis"]["patella_medial_BML"]["size"] = 7
+    path.write_text(json.dumps(records))
+    out = tmp_path / "out.json"
+    source = ["--source", str(tmp_path / "release")]
+    assert main(["bench", "score", str(predictions), "--json", str(out), *source]) == 0
+    data = json.loads(out.read_text())
+    assert data["count"]["items"] == 124
+    assert data["unscored_count"] == 1
+    assert any("cannot be graded" in warning for warning in data["warnings"])
+
+
 def test_priors_are_counted_once_and_used_again(predictions, tmp_path, capsys):
     path = tmp_path / "priors.json"
     assert main(["bench", "priors", str(path), *SAMPLE]) == 0

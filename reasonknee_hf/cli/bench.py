@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import takewhile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reasonknee_hf.bench.settings import SETTINGS
-from reasonknee_hf.cli.common import add_source_options, open_chosen_release, source_options
+from reasonknee_hf.cli.common import add_source_options, open_chosen_release
 from reasonknee_hf.errors import OptionError, PredictionError
 
 if TYPE_CHECKING:
@@ -127,21 +126,12 @@ def run(args: argparse.Namespace) -> int:
 # --- the rows -------------------------------------------------------------------------------------
 
 
-def _rows(args: argparse.Namespace, *, masks: bool = False) -> Iterator[Mapping[str, Any]]:
-    """Rows of the chosen part of the benchmark; volumes that are not there do not matter, none is opened."""
-    from reasonknee_hf.loading import load_dataset
+def _rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows of the chosen part of the benchmark."""
+    from reasonknee_hf.bench.rows import release_rows
 
-    options: dict[str, Any] = {"masks": masks, "on_error": "null", "annotations": args.annotations}
-    seen: dict[str, None] = {}
-
-    def wanted(row: Mapping[str, Any]) -> bool:
-        seen[row["scan_id"]] = None
-        return args.scans is None or len(seen) <= args.scans
-
-    stream: Iterable[Mapping[str, Any]] = load_dataset(
-        "bench", split=args.split, streaming=True, **options, **source_options(args)
-    )
-    return takewhile(wanted, stream)
+    release = open_chosen_release(args)
+    return release_rows(release, args.split, annotations=args.annotations, scans=args.scans)
 
 
 def _subset(args: argparse.Namespace) -> str | None:
@@ -243,10 +233,9 @@ def _read_priors(args: argparse.Namespace) -> Priors | None:
 
 def _train_priors(args: argparse.Namespace) -> Priors:
     from reasonknee_hf.bench import count_grades
-    from reasonknee_hf.loading import load_dataset
+    from reasonknee_hf.bench.rows import release_rows
 
-    options: dict[str, Any] = {"masks": False, "on_error": "null"} | source_options(args)
-    rows = load_dataset("full", split="train", streaming=True, **options)
+    rows = release_rows(open_chosen_release(args), "train")
     return count_grades(rows, f"the training split of {args.source or 'the release'}")
 
 
@@ -325,7 +314,7 @@ def _item(args: argparse.Namespace) -> int:
     from reasonknee_hf.bench import score
     from reasonknee_hf.bench.item import item_text
 
-    row = next((row for row in _rows(args, masks=args.out is not None) if row["id"] == args.id), None)
+    row = next((row for row in _rows(args) if row["id"] == args.id), None)
     if row is None:
         raise OptionError(
             f"No item {args.id!r} among the chosen rows. Ids are PATIENT_VISIT_STUDY_SERIES_SIDE_QUESTION."
@@ -333,11 +322,24 @@ def _item(args: argparse.Namespace) -> int:
     report = score(args.predictions, [row], rounds=0, subset=_subset(args), **_reading_options(args))
     print(item_text(row, report))
     if args.out:
-        from reasonknee_hf.cli.show import draw_row
-
-        draw_row(row, args.out)
-        print(f"written: {args.out}", file=sys.stderr)
+        _draw(args, row)
     return 0
+
+
+def _draw(args: argparse.Namespace, row: dict[str, Any]) -> None:
+    """The picture that `reasonknee show` draws of the row."""
+    from reasonknee_hf.cli.show import draw_row
+    from reasonknee_hf.volumes.volume import KneeVolume
+
+    release = open_chosen_release(args)
+    scan = next((scan for scan in release.scans(args.split) if scan.scan_id == row["scan_id"]), None)
+    mask = None if scan is None else release.find_mask(scan)
+    volumes = {
+        "image": KneeVolume(row["image"]["path"], label=row["id"]),
+        "mask": KneeVolume(mask, mask=True, label=row["id"], labels=release.labels) if mask else None,
+    }
+    draw_row(row | volumes, args.out)
+    print(f"written: {args.out}", file=sys.stderr)
 
 
 def _priors(args: argparse.Namespace) -> int:

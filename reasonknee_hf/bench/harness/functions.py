@@ -59,7 +59,7 @@ def dataset(
     """The documents of the task: one per item, with what scoring it needs.
 
     Args:
-        source, revision, endpoint, images: Where the release lies, as in `load_dataset`.
+        source, revision, endpoint, images: Where the release lies, as in `open_release`.
         setting: One of the benchmark's settings.
         split: `test` is the benchmark.
         scans: The first so many scans only.
@@ -71,12 +71,11 @@ def dataset(
     """
     import datasets
 
-    from reasonknee_hf.loading import load_dataset
+    from reasonknee_hf.bench.rows import release_rows
+    from reasonknee_hf.opening import open_release
 
-    places = {"source": source, "revision": revision, "endpoint": endpoint, "images": images}
-    options: dict[str, Any] = {name: value for name, value in places.items() if value is not None}
-    stream: Any = load_dataset("bench", split=split, streaming=True, masks=False, **options)
-    rows = list(_first_scans(stream, scans))
+    release = open_release(source, revision, endpoint, images=images)
+    rows = list(release_rows(release, split, scans=scans))
     prompts = read_questions(questions) if questions else None
     documents = [
         {
@@ -95,15 +94,6 @@ def dataset(
         )
     ]
     return {"test": datasets.Dataset.from_list(documents)}
-
-
-def _first_scans(rows: Any, count: int | None) -> Iterator[Mapping[str, Any]]:
-    seen: dict[str, None] = {}
-    for row in rows:
-        seen[row["scan_id"]] = None
-        if count is not None and len(seen) > count:
-            return
-        yield row
 
 
 def doc_to_text(doc: Mapping[str, Any]) -> str:
