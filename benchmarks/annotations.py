@@ -142,14 +142,20 @@ def stock_json_with_features(path: str) -> Iterator[Any]:
 
     text = datasets.Value("string")
     diagnosis = datasets.Json() if hasattr(datasets, "Json") else text
-    features = datasets.Features({"image": text, "prompt": text, "answer": text, "final_diagnosis": diagnosis})
-    return iter(datasets.load_dataset("json", data_files=path, split="train", streaming=True, features=features))
+    features = datasets.Features(
+        {"image": text, "prompt": text, "answer": text, "final_diagnosis": diagnosis}
+    )
+    return iter(
+        datasets.load_dataset("json", data_files=path, split="train", streaming=True, features=features)
+    )
 
 
 def our_stream(path: str, **options: Any) -> Iterator[Any]:
     import reasonknee_hf
 
-    stream = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=release_of(path), **options)
+    stream = reasonknee_hf.load_dataset(
+        "full", split="train", streaming=True, source=release_of(path), **options
+    )
     return iter(stream)
 
 
@@ -163,7 +169,9 @@ def bare_generator(path: str) -> Iterator[Any]:
 
     import reasonknee_hf
 
-    features = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=release_of(path)).features
+    features = reasonknee_hf.load_dataset(
+        "full", split="train", streaming=True, source=release_of(path)
+    ).features
     row = next(our_stream(path))
     stored = features.encode_example(row)
     count = sum(1 for _ in ours(path))

@@ -303,10 +303,11 @@ def main() -> None:
     print(f"{members:,} members, {size / 1e9:.2f} GB in two parts, {LATENCY * 1000:.0f} ms more a request")
     everything = {}
     with running_server(folder, args.cdn) as server:
-        for task in TASKS:
-            methods = [
-                m for m in METHODS if m != "both parts, cat" or (task == "one mask" and not args.small)
-            ]
+        for task in args.task or TASKS:
+            whole = task == "one mask" and not args.small
+            methods = [method for method in METHODS if whole or method != "both parts, cat"]
+            if args.method:
+                methods = [method for method in methods if method in {"ours", *args.method}]
             everything[task] = compare(server, task, members, rounds, methods)
             print_table(task, members, everything[task])
     if args.json:

@@ -88,7 +88,7 @@ def write_release(folder: Path, scans: int) -> Path:
     return folder
 
 
-# --- what people write today ---------------------------------------------------------------------------------
+# --- what people write today --------------------------------------------------------------------------------
 
 
 class HandWritten(Dataset):
@@ -152,7 +152,7 @@ class HandWrittenCollator:
         return {**batch, "labels": labels}
 
 
-# --- measuring -----------------------------------------------------------------------------------------------
+# --- measuring ----------------------------------------------------------------------------------------------
 
 
 def single_thread(_: int) -> None:

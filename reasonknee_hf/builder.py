@@ -70,7 +70,9 @@ class ReasonKneeConfig(datasets.BuilderConfig):
 
 
 _BASE_FIELDS = {field.name for field in fields(datasets.BuilderConfig)}
-OPTIONS = tuple(f.name for f in fields(ReasonKneeConfig) if f.name not in _BASE_FIELDS and f.name != "identity")
+OPTIONS = tuple(
+    f.name for f in fields(ReasonKneeConfig) if f.name not in _BASE_FIELDS and f.name != "identity"
+)
 _BUILDER_PARAMETERS = set(inspect.signature(datasets.DatasetBuilder.__init__).parameters)
 
 
@@ -86,9 +88,15 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
     VERSION = datasets.Version(__version__)
     BUILDER_CONFIG_CLASS = ReasonKneeConfig
     BUILDER_CONFIGS = [  # noqa: RUF012 - datasets reads it from the class
-        ReasonKneeConfig(name="full", version=VERSION, description="All quintuples: train, validation, test."),
-        ReasonKneeConfig(name="high_fidelity", version=VERSION, description="Scans with expert segmentations."),
-        ReasonKneeConfig(name="bench", version=VERSION, description="Test scans without reasoning and answer."),
+        ReasonKneeConfig(
+            name="full", version=VERSION, description="All quintuples: train, validation, test."
+        ),
+        ReasonKneeConfig(
+            name="high_fidelity", version=VERSION, description="Scans with expert segmentations."
+        ),
+        ReasonKneeConfig(
+            name="bench", version=VERSION, description="Test scans without reasoning and answer."
+        ),
         ReasonKneeConfig(name="scans", version=VERSION, description="One row a scan, no questions."),
     ]
     DEFAULT_CONFIG_NAME = "full"
@@ -96,7 +104,9 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
     def __init__(self, **kwargs: Any) -> None:
         name = kwargs.get("config_name") or self.DEFAULT_CONFIG_NAME
         _check_choice("config", name, list(self.builder_configs))
-        options = {key: kwargs[key] for key in kwargs if key not in _BUILDER_PARAMETERS and kwargs[key] is not None}
+        options = {
+            key: kwargs[key] for key in kwargs if key not in _BUILDER_PARAMETERS and kwargs[key] is not None
+        }
         for option in options:
             _check_choice("option", option, OPTIONS)
         _check_choice("annotations", options.get("annotations", "all"), ANNOTATIONS)
@@ -107,7 +117,9 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             if not isinstance(value, int) or value < least:
                 raise OptionError(f"{option}={value!r}: a whole number of at least {least} is needed.")
         if name == "bench" and options.get("equal_steps") == "pad":
-            raise OptionError("equal_steps='pad' repeats rows, which would count twice: it is not for the config bench.")
+            raise OptionError(
+                "equal_steps='pad' repeats rows, which would count twice: it is not for the config bench."
+            )
         release = open_release(
             options.get("source"),
             options.get("revision"),
@@ -176,14 +188,19 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         self._check_split(split)
         counts = {name: self._rows(name).num_rows for name in self._splits()}
         if None not in counts.values():
-            infos = {n: datasets.SplitInfo(n, num_examples=c, dataset_name=self.dataset_name) for n, c in counts.items()}
+            infos = {
+                n: datasets.SplitInfo(n, num_examples=c, dataset_name=self.dataset_name)
+                for n, c in counts.items()
+            }
             self.info.splits = datasets.splits.SplitDict(infos)
         return super().as_streaming_dataset(split=split, base_path=base_path)
 
     def download_and_prepare(self, *args: Any, **kwargs: Any) -> None:
         given = [name for name in STREAM_ONLY if getattr(self.config, name) is not None]
         if given:
-            raise OptionError(f"{', '.join(given)} order a stream: pass streaming=True, or shuffle the prepared dataset.")
+            raise OptionError(
+                f"{', '.join(given)} order a stream: pass streaming=True, or shuffle the prepared dataset."
+            )
         self._prepared_in = self.cache_dir
         super().download_and_prepare(*args, **kwargs)
 

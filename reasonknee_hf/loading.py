@@ -49,7 +49,9 @@ def load_dataset(
     from reasonknee_hf.builder import ReasonKnee
 
     if streaming and (num_proc or keep_in_memory):
-        raise OptionError("num_proc= and keep_in_memory= prepare files in the cache: they do not go with streaming=True.")
+        raise OptionError(
+            "num_proc= and keep_in_memory= prepare files in the cache: they do not go with streaming=True."
+        )
     if revision is not None:
         options["revision"] = revision
     builder = ReasonKnee(

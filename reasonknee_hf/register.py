@@ -35,8 +35,8 @@ def register() -> None:
         if original is None or "path" not in inspect.signature(original).parameters:
             raise ImportError(
                 f"datasets {datasets.__version__} cannot be taught the name {NAME!r}: {module.__name__} has no "
-                "dataset_module_factory(path, ...). Set REASONKNEE_REGISTER=0 and call reasonknee_hf.load_dataset(...), "
-                "which needs no registration, or install another version of datasets."
+                "dataset_module_factory(path, ...). Set REASONKNEE_REGISTER=0 and call "
+                "reasonknee_hf.load_dataset(...), which needs no registration, or install another version of datasets."
             )
         if not getattr(original, _MARK, False):
             module.dataset_module_factory = _answering_for_us(original)
@@ -50,9 +50,13 @@ def _answering_for_us(original: Callable[..., Any]) -> Callable[..., Any]:
         call = inspect.signature(original).bind(path, *args, **kwargs).arguments
         for name in ("data_dir", "data_files"):
             if call.get(name) is not None:
-                raise OptionError(f"{NAME} takes no {name}=. Name a folder or URL that holds a release with source=.")
+                raise OptionError(
+                    f"{NAME} takes no {name}=. Name a folder or URL that holds a release with source=."
+                )
         revision = call.get("revision")
-        builder_kwargs = {"dataset_name": NAME} | ({"revision": str(revision)} if revision is not None else {})
+        builder_kwargs = {"dataset_name": NAME} | (
+            {"revision": str(revision)} if revision is not None else {}
+        )
         return datasets.load.DatasetModule("reasonknee_hf.builder", code_hash(), builder_kwargs)
 
     setattr(dataset_module_factory, _MARK, True)

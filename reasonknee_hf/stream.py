@@ -26,7 +26,7 @@ from reasonknee_hf.release.quintuples import Place, Quintuples
 STATE_VERSION = 1
 
 
-class RowStream(datasets.IterableDataset):  # type: ignore[misc]
+class RowStream(datasets.IterableDataset):
     """An `IterableDataset` over the rows of one split."""
 
     @property
@@ -47,7 +47,10 @@ def row_stream(rows: Quintuples, start: Place, info: datasets.DatasetInfo) -> Ro
     """The stream of a split. `set_epoch` reaches our shuffle on every version of `datasets`."""
     iterable = RowsIterable(rows, rows.shards(), start=start)
     options: dict[str, Any] = {}
-    if rows.options.shuffle is not None and "shuffling" in signature(datasets.IterableDataset.__init__).parameters:
+    if (
+        rows.options.shuffle is not None
+        and "shuffling" in signature(datasets.IterableDataset.__init__).parameters
+    ):
         # Before 5.2 the epoch only reached datasets that had been shuffled.
         from datasets.iterable_dataset import ShufflingConfig
 
@@ -56,7 +59,7 @@ def row_stream(rows: Quintuples, start: Place, info: datasets.DatasetInfo) -> Ro
     return RowStream(iterable, info=info, split=datasets.NamedSplit(rows.split), **options)
 
 
-class RowsIterable(ExamplesIterable):  # type: ignore[misc]
+class RowsIterable(ExamplesIterable):
     """Iterates over some shards of a split.
 
     Args:
@@ -66,12 +69,14 @@ class RowsIterable(ExamplesIterable):  # type: ignore[misc]
         start: Where to begin when no state has been loaded.
     """
 
-    def __init__(self, rows: Quintuples, shards: Sequence[str], epoch: int = 0, start: Place = Place()) -> None:
+    def __init__(
+        self, rows: Quintuples, shards: Sequence[str], epoch: int = 0, start: Place | None = None
+    ) -> None:
         super().__init__(rows.read, {"shards": list(shards)})
         self.rows = rows
         self.shards = list(shards)
         self.epoch = epoch
-        self.start = start
+        self.start = start or Place()
 
     def _init_state_dict(self) -> dict[str, Any]:
         self._state_dict = {
@@ -95,11 +100,11 @@ class RowsIterable(ExamplesIterable):  # type: ignore[misc]
         Raises:
             StateError: It was saved by another version or in another setup; the message says what differs.
         """
-        state = self._state_dict
+        state: dict[str, Any] = self._state_dict
         if state["version"] != STATE_VERSION:
             raise StateError(
-                f"the state has version {state['version']}, this package reads {STATE_VERSION}. Resume with the version "
-                "of reasonknee_hf that saved it."
+                f"the state has version {state['version']}, this package reads {STATE_VERSION}. Resume with the "
+                "version of reasonknee_hf that saved it."
             )
         ours, place = self._setup(), Place(**state["place"])
         if place == self.start:
@@ -169,5 +174,7 @@ def report(dataset: datasets.Dataset | datasets.IterableDataset) -> Report:
     while not isinstance(iterable, RowsIterable):
         iterable = getattr(iterable, "ex_iterable", None)
         if iterable is None:
-            raise OptionError("report() takes a dataset that reasonknee_hf loaded; this one holds none of its rows.")
+            raise OptionError(
+                "report() takes a dataset that reasonknee_hf loaded; this one holds none of its rows."
+            )
     return iterable.rows.faults.report()

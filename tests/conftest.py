@@ -6,7 +6,12 @@ import os
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A busy machine is no failure of the code under test.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 # The Hub clients freeze their settings when they are imported, so these must stand before any such import.
 _HOME = tempfile.mkdtemp(prefix="reasonknee-test-home-")

@@ -41,7 +41,9 @@ def text_release(root: Path, scans: int, records: int | None = None) -> Path:
     for number in range(scans):
         patient, series, side = 9000001 + number, 10300001 + number, 1 + number % 2
         image = f"../data/images/{patient}/00M/20041222_{series}_{side}.nii.gz"
-        table.append(f"{patient},00M,20041222,{series},{side},-,{image},../data/masks/knee_{number:03}.nii.gz")
+        table.append(
+            f"{patient},00M,20041222,{series},{side},-,{image},../data/masks/knee_{number:03}.nii.gz"
+        )
     for folder in ("split_files", "generate_data"):
         (root / "data" / folder).mkdir(parents=True)
     (root / "data/split_files/train_split.csv").write_text("\n".join(table) + "\n")

@@ -190,9 +190,14 @@ class TestReports:
         assert {fault.row.rpartition("_")[0] for fault in reasonknee_hf.report(ds).faults} == empty
 
     def test_prepared_datasets_and_processes(self, damaged, tmp_path):
-        root, absent, cut = damaged
+        root, *_ = damaged
         ds = reasonknee_hf.load_dataset(
-            "full", split="train", source=str(root), on_error="skip", num_proc=2, cache_dir=str(tmp_path / "cache")
+            "full",
+            split="train",
+            source=str(root),
+            on_error="skip",
+            num_proc=2,
+            cache_dir=str(tmp_path / "cache"),
         )
         assert reasonknee_hf.report(ds).counts == {"skipped": 2 * 62}
         again = reasonknee_hf.load_dataset(
@@ -202,7 +207,9 @@ class TestReports:
 
     def test_scans(self, damaged):
         root, absent, cut = damaged
-        ds = reasonknee_hf.load_dataset("scans", split="train", streaming=True, source=str(root), on_error="skip")
+        ds = reasonknee_hf.load_dataset(
+            "scans", split="train", streaming=True, source=str(root), on_error="skip"
+        )
         assert not {row["scan_id"] for row in ds} & {absent, cut}
         assert {fault.row for fault in reasonknee_hf.report(ds).faults} == {absent, cut}
 

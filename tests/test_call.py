@@ -8,12 +8,11 @@ from itertools import islice
 
 import datasets
 import pytest
+from support import in_fresh_process, plain
 
 import reasonknee_hf
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.rows.moaks import CATEGORIES
-
-from support import in_fresh_process, plain
 
 pytestmark = pytest.mark.floor
 
@@ -102,11 +101,15 @@ def test_high_fidelity_takes_a_list_or_a_csv(sample_dir, tmp_path):
     table = tmp_path / "chosen.csv"
     table.write_text(f"scan_id\n{chosen}\n")
     for value in ([chosen], str(table)):
-        ds = reasonknee_hf.load_dataset("high_fidelity", streaming=True, source=str(sample_dir), high_fidelity=value)
+        ds = reasonknee_hf.load_dataset(
+            "high_fidelity", streaming=True, source=str(sample_dir), high_fidelity=value
+        )
         assert list(ds) == ["train"]
         assert {row["scan_id"] for row in ds["train"]} == {chosen}
     with pytest.raises(reasonknee_hf.ReasonKneeError, match="nobody"):
-        reasonknee_hf.load_dataset("high_fidelity", streaming=True, source=str(sample_dir), high_fidelity=["nobody"])
+        reasonknee_hf.load_dataset(
+            "high_fidelity", streaming=True, source=str(sample_dir), high_fidelity=["nobody"]
+        )
 
 
 def test_map_style_equals_the_stream(tmp_path):
@@ -141,7 +144,10 @@ def test_names_of_configs_and_splits():
 def test_unknown_names_are_answered_with_the_valid_ones(call, named):
     call = {"source": "sample", "split": "test", "streaming": True} | call
     name = call.pop("name", "full")
-    for load in (reasonknee_hf.load_dataset, lambda name, **kw: datasets.load_dataset("reasonknee", name, **kw)):
+    for load in (
+        reasonknee_hf.load_dataset,
+        lambda name, **kw: datasets.load_dataset("reasonknee", name, **kw),
+    ):
         with pytest.raises(OptionError) as caught:
             load(name, **call)
         assert all(word in str(caught.value) for word in named)
@@ -169,7 +175,9 @@ def test_a_folder_of_the_same_name_changes_nothing(tmp_path, sample_dir):
 
 
 def test_pickling_keeps_rows_and_drops_the_token():
-    ds = reasonknee_hf.load_dataset("full", split="test", streaming=True, source="sample", token="hf_secretsecret")
+    ds = reasonknee_hf.load_dataset(
+        "full", split="test", streaming=True, source="sample", token="hf_secretsecret"
+    )
     data = pickle.dumps(ds)
     assert b"hf_secretsecret" not in data
     assert len(data) < 1_000_000

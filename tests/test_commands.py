@@ -49,7 +49,8 @@ def test_the_script_loads_as_a_script(tmp_path, streaming):
         """
         import json, sys
         from datasets import load_dataset
-        ds = load_dataset(sys.argv[1], "bench", split="test", streaming=sys.argv[2] == "True", trust_remote_code=True, source="sample")
+        options = {"split": "test", "streaming": sys.argv[2] == "True", "source": "sample"}
+        ds = load_dataset(sys.argv[1], "bench", trust_remote_code=True, **options)
         row = next(iter(ds))
         print(json.dumps([row["id"], list(row["image"].shape)]))
         """,

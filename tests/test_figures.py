@@ -42,7 +42,9 @@ def test_peak_memory_of_all_rows(large, tmp_path):
 
 def test_bytes_before_the_first_row(large, origin):
     path = large / "data/generate_data/train.json"
-    origin.put_tree(REPO, {p.relative_to(large).as_posix(): p.read_bytes() for p in large.rglob("*") if p.is_file()})
+    origin.put_tree(
+        REPO, {p.relative_to(large).as_posix(): p.read_bytes() for p in large.rglob("*") if p.is_file()}
+    )
     ds = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=REPO, endpoint=origin.url)
     origin.log.clear()
     rows = iter(ds)
@@ -56,7 +58,9 @@ def test_bytes_before_the_first_row(large, origin):
 
 
 def test_a_warm_index_seeks_to_a_row(large, origin):
-    origin.put_tree(REPO, {p.relative_to(large).as_posix(): p.read_bytes() for p in large.rglob("*") if p.is_file()})
+    origin.put_tree(
+        REPO, {p.relative_to(large).as_posix(): p.read_bytes() for p in large.rglob("*") if p.is_file()}
+    )
 
     def from_row(start):
         return reasonknee_hf.load_dataset(
@@ -73,7 +77,9 @@ def test_a_warm_index_seeks_to_a_row(large, origin):
 
 def test_workers_read_little_more_than_their_share(large, origin):
     torch = pytest.importorskip("torch")
-    origin.put_tree(REPO, {p.relative_to(large).as_posix(): p.read_bytes() for p in large.rglob("*") if p.is_file()})
+    origin.put_tree(
+        REPO, {p.relative_to(large).as_posix(): p.read_bytes() for p in large.rglob("*") if p.is_file()}
+    )
     ds = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=REPO, endpoint=origin.url)
     size = (large / "data/generate_data/train.json").stat().st_size
     origin.log.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 from support import text_release
@@ -22,7 +22,9 @@ def release(tmp_path_factory):
 
 
 def stream(release, **options):
-    return reasonknee_hf.load_dataset("full", split="train", streaming=True, source=release, masks=False, **options)
+    return reasonknee_hf.load_dataset(
+        "full", split="train", streaming=True, source=release, masks=False, **options
+    )
 
 
 def ids_with_worker(rows):
@@ -43,12 +45,12 @@ def test_workers_read_volumes_after_the_parent_did(sample_dir, context):
     ds = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=str(sample_dir))
     expected = volume_sums(ds)
     batches = loader(ds, volume_sums, num_workers=2, multiprocessing_context=context, timeout=60)
-    assert sorted(sum(batches, [])) == sorted(expected)
+    assert sorted(chain.from_iterable(batches)) == sorted(expected)
 
 
 @pytest.mark.parametrize("shuffle", [None, 1])
 def test_eight_workers_divide_the_rows(release, shuffle):
-    pairs = sum(loader(stream(release, shuffle=shuffle), num_workers=8), [])
+    pairs = list(chain.from_iterable(loader(stream(release, shuffle=shuffle), num_workers=8)))
     assert Counter(row for _, row in pairs) == Counter(row["id"] for row in stream(release))
     assert {worker for worker, _ in pairs} == set(range(8))
     owners = {}
@@ -62,7 +64,7 @@ def test_the_epoch_reaches_persistent_workers(release):
     epochs = []
     for epoch in (0, 1, 2, 1):
         ds.set_epoch(epoch)
-        epochs.append(sum(batches, []))
+        epochs.append(list(chain.from_iterable(batches)))
     assert epochs[1] == epochs[3]
     assert len({tuple(order) for order in epochs}) == 3
     assert len({tuple(sorted(row for _, row in order)) for order in epochs}) == 1

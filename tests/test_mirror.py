@@ -71,7 +71,9 @@ def test_first_row_with_a_mask_through_a_real_mirror(olah, olah_origin, tree, tm
 def test_rows_alone_fetch_no_byte_of_a_volume_or_mask(origin, tmp_path):
     files = files_below(write_sample(tmp_path / "release", scans=36))
     origin.put_tree(REPO, files)
-    stream = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=REPO, endpoint=origin.url)
+    stream = reasonknee_hf.load_dataset(
+        "full", split="train", streaming=True, source=REPO, endpoint=origin.url
+    )
     origin.log.clear()
     assert sum(1 for _ in islice(stream, 1000)) == 1000
     assert not origin.requests("data/images")
@@ -83,7 +85,9 @@ def test_rows_alone_fetch_no_byte_of_a_volume_or_mask(origin, tmp_path):
 
 def test_rows_volumes_and_masks_equal_the_local_ones(origin, tree, tmp_path):
     origin.put_tree(REPO, tree)
-    remote = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=REPO, endpoint=origin.url)
+    remote = reasonknee_hf.load_dataset(
+        "full", split="train", streaming=True, source=REPO, endpoint=origin.url
+    )
     rows = zip(remote, local_rows(tree, tmp_path), strict=True)
     seen = set()
     for ours, theirs in rows:
@@ -101,7 +105,11 @@ def test_rows_volumes_and_masks_equal_the_local_ones(origin, tree, tmp_path):
 def test_a_server_that_ignores_ranges_gives_an_error_and_no_voxels(origin, tree):
     origin.put_tree(REPO, tree)
     row = next(
-        iter(reasonknee_hf.load_dataset("full", split="train", streaming=True, source=REPO, endpoint=origin.url))
+        iter(
+            reasonknee_hf.load_dataset(
+                "full", split="train", streaming=True, source=REPO, endpoint=origin.url
+            )
+        )
     )
     origin.faults(Rule(ignore_range, match="masks_a"))
     with pytest.raises(EndpointError) as caught:

@@ -8,12 +8,13 @@ import subprocess
 import sys
 
 import pytest
-from PIL import Image
 
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.opening import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.croissant import release_croissant, version_croissant
+
+Image = pytest.importorskip("PIL.Image", reason="previews are drawn by Pillow")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 
 import pytest
 from datasets.distributed import split_dataset_by_node
@@ -26,7 +27,9 @@ def release(tmp_path_factory):
 
 
 def stream(release, **options):
-    return reasonknee_hf.load_dataset("full", split="train", streaming=True, source=release, masks=False, **options)
+    return reasonknee_hf.load_dataset(
+        "full", split="train", streaming=True, source=release, masks=False, **options
+    )
 
 
 def ids(rows):
@@ -40,7 +43,7 @@ def published(release):
 
 class TestShards:
     def test_published_order(self, release, published):
-        records = json.loads((open(f"{release}/data/generate_data/train.json")).read())
+        records = json.loads(Path(release, "data/generate_data/train.json").read_text())
         assert len(published) == len(set(published)) == ROWS == len(records)
         scans = [record["image"].split("/")[3] for record in records]
         assert [row_id.split("_")[0] for row_id in published] == scans
@@ -49,19 +52,21 @@ class TestShards:
     def test_each_shard_has_whole_scans_and_all_have_nearly_the_same(self, release, published, shuffle):
         ds = stream(release, shuffle=shuffle)
         shards = [ids(ds.shard(ds.num_shards, index)) for index in range(ds.num_shards)]
-        assert Counter(sum(shards, [])) == Counter(published)
+        assert Counter(chain.from_iterable(shards)) == Counter(published)
         owners = {}
         for number, shard in enumerate(shards):
             for row_id in shard:
                 assert owners.setdefault(row_id.split("_")[0], number) == number
-        assert {len(shard) // 62 for shard in shards} <= {SCANS // len(shards) + extra for extra in (-1, 0, 1)}
+        assert {len(shard) // 62 for shard in shards} <= {
+            SCANS // len(shards) + extra for extra in (-1, 0, 1)
+        }
 
     @pytest.mark.parametrize("world", [1, 2, 3, 8])
     @pytest.mark.parametrize("shuffle", [None, 3])
     def test_ranks_divide_the_rows(self, release, published, world, shuffle):
         ds = stream(release, shuffle=shuffle)
         ranks = [ids(split_dataset_by_node(ds, rank=rank, world_size=world)) for rank in range(world)]
-        assert Counter(sum(ranks, [])) == Counter(published)
+        assert Counter(chain.from_iterable(ranks)) == Counter(published)
         scans = [{row_id.split("_")[0] for row_id in rank} for rank in ranks]
         assert sum(map(len, scans)) == SCANS  # no scan is touched by two ranks
         assert min(map(len, scans)) >= SCANS // world - world
@@ -106,7 +111,9 @@ class TestOrder:
         with pytest.raises(OptionError, match="1,587"):
             stream(release, start=ROWS)
 
-    @pytest.mark.parametrize("options", [{"window": 0}, {"num_shards": 0}, {"shuffle": -1}, {"equal_steps": "stop"}])
+    @pytest.mark.parametrize(
+        "options", [{"window": 0}, {"num_shards": 0}, {"shuffle": -1}, {"equal_steps": "stop"}]
+    )
     def test_values_that_make_no_sense(self, release, options):
         with pytest.raises(OptionError, match=next(iter(options))):
             stream(release, **options)
@@ -148,7 +155,7 @@ class TestEqualSteps:
         ds = stream(release, equal_steps=how, shuffle=shuffle)
         shards = [ids(ds.shard(ds.num_shards, index)) for index in range(ds.num_shards)]
         assert len({len(shard) for shard in shards}) == 1
-        seen = Counter(sum(shards, []))
+        seen = Counter(chain.from_iterable(shards))
         if how == "drop":
             assert set(seen.values()) == {1}
         else:
@@ -161,7 +168,9 @@ class TestEqualSteps:
 
     def test_evaluation_never_pads(self, sample_dir):
         with pytest.raises(OptionError, match="bench"):
-            reasonknee_hf.load_dataset("bench", split="test", streaming=True, source=str(sample_dir), equal_steps="pad")
+            reasonknee_hf.load_dataset(
+                "bench", split="test", streaming=True, source=str(sample_dir), equal_steps="pad"
+            )
 
     def test_more_shards_than_scans_is_refused(self, release):
         with pytest.raises(OptionError, match="num_shards"):
@@ -169,8 +178,12 @@ class TestEqualSteps:
 
 
 class TestResume:
-    @pytest.mark.parametrize("carry", [lambda s: s, lambda s: json.loads(json.dumps(s)), lambda s: pickle.loads(pickle.dumps(s))])
-    @pytest.mark.parametrize("options", [{}, {"shuffle": 9}, {"equal_steps": "pad"}, {"shuffle": 9, "equal_steps": "drop"}])
+    @pytest.mark.parametrize(
+        "carry", [lambda s: s, lambda s: json.loads(json.dumps(s)), lambda s: pickle.loads(pickle.dumps(s))]
+    )
+    @pytest.mark.parametrize(
+        "options", [{}, {"shuffle": 9}, {"equal_steps": "pad"}, {"shuffle": 9, "equal_steps": "drop"}]
+    )
     @pytest.mark.parametrize("epoch", [0, 2])
     def test_the_next_row_comes_next_again_and_again(self, release, carry, options, epoch):
         ds = stream(release, **options)
@@ -222,7 +235,11 @@ class TestResume:
 
     def test_a_state_holds_through_map_and_filter(self, release):
         def chain():
-            return stream(release, shuffle=2).map(lambda row: {"n": len(row["prompt"])}).filter(lambda row: row["n"] % 2)
+            return (
+                stream(release, shuffle=2)
+                .map(lambda row: {"n": len(row["prompt"])})
+                .filter(lambda row: row["n"] % 2)
+            )
 
         ds = chain()
         expected = ids(ds)

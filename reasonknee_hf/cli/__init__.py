@@ -31,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
-    parser = argparse.ArgumentParser(prog="reasonknee", description="3DReasonKnee for the Hugging Face ecosystem.")
+    parser = argparse.ArgumentParser(
+        prog="reasonknee", description="3DReasonKnee for the Hugging Face ecosystem."
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     run = None
     for name, (module_name, text) in COMMANDS.items():

@@ -10,9 +10,13 @@ from reasonknee_hf.release import Release
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say which release a command reads."""
-    parser.add_argument("--source", help="Hub dataset id, folder, fsspec URL or 'sample' (default: the published one)")
+    parser.add_argument(
+        "--source", help="Hub dataset id, folder, fsspec URL or 'sample' (default: the published one)"
+    )
     parser.add_argument("--revision", help="branch, tag or commit of a Hub source")
-    parser.add_argument("--endpoint", action="append", help="Hub or mirror URL; may be given several times, best first")
+    parser.add_argument(
+        "--endpoint", action="append", help="Hub or mirror URL; may be given several times, best first"
+    )
     parser.add_argument("--images", help="another root for the volumes")
 
 

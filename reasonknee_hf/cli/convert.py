@@ -10,7 +10,9 @@ from reasonknee_hf.cli.publishing import add_publish_options, chosen_executor, p
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", help="folder; configs that lie there already stay")
-    parser.add_argument("--verify", action="store_true", help="look for defects of the release first, for the card")
+    parser.add_argument(
+        "--verify", action="store_true", help="look for defects of the release first, for the card"
+    )
     add_publish_options(parser)
     add_source_options(parser)
 
@@ -19,8 +21,17 @@ def run(args: argparse.Namespace) -> int:
     from reasonknee_hf.publish.convert import convert
 
     with chosen_executor(args) as executor:
-        done = convert(args.out, args.config, executor=executor, verify=args.verify, **publish_options(args), **source_options(args))
+        done = convert(
+            args.out,
+            args.config,
+            executor=executor,
+            verify=args.verify,
+            **publish_options(args),
+            **source_options(args),
+        )
     for config in done.configs:
         for split, facts in config.splits.items():
-            print(f"{config.name}\t{split}\t{facts.rows} rows\t{facts.file_bytes} bytes\t{len(facts.files)} files")
+            print(
+                f"{config.name}\t{split}\t{facts.rows} rows\t{facts.file_bytes} bytes\t{len(facts.files)} files"
+            )
     return 0

@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", default="out/demo.png", help="where the picture goes (default: out/demo.png)")
+    parser.add_argument(
+        "--out", default="out/demo.png", help="where the picture goes (default: out/demo.png)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     assert best is not None
     row = best[1]
     crop = row["image"].crop(row["bbox"])
-    print(f"\nimage {row['image']!r}: {row['image'].shape} {row['image'].array().dtype}, box crop {crop.shape}")
+    print(
+        f"\nimage {row['image']!r}: {row['image'].shape} {row['image'].array().dtype}, box crop {crop.shape}"
+    )
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     draw_row(row, out)

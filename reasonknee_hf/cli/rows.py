@@ -29,7 +29,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def json_rows(config: str, split: str, limit: int | None, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def json_rows(
+    config: str, split: str, limit: int | None, options: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Rows of one split as plain JSON values: class labels by name, volumes and masks by path."""
     import datasets
 

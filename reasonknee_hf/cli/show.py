@@ -76,7 +76,7 @@ def find_row(wanted: str, **options: Any) -> dict[str, Any]:
 
     Args:
         wanted: Id of a row or of a scan.
-        options: As in `load_dataset`. Without `on_error`, what does not fit is null here.
+        options: As in `load_dataset`. Without `on_error`, what of a row does not fit is null here.
 
     Raises:
         OptionError: No row and no scan has this id.
@@ -90,10 +90,12 @@ def find_row(wanted: str, **options: Any) -> dict[str, Any]:
         if scan.scan_id == wanted:
             config = "scans"
         elif scan.scan_id == scan_of_row and question.isdigit():
-            config = "full"
+            # The rows of this scan alone: `on_error` would have to look at the volumes of the others.
+            config = "high_fidelity"
+            options = {"on_error": "null", **options, "high_fidelity": [scan.scan_id]}
         else:
             continue
-        rows = load_dataset(config, split=scan.split, streaming=True, **{"on_error": "null", **options})
+        rows = load_dataset(config, split=scan.split, streaming=True, **options)
         key = "scan_id" if config == "scans" else "id"
         for row in rows:
             if row[key] == wanted:

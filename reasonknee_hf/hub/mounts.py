@@ -80,7 +80,13 @@ class MountedTree:
     def info(self, path: str) -> Info | None:
         """About one file, member or folder; `None` where there is none."""
         split = self._split(path)
-        return self._listing(split[0]).get(path) if split and split[1] else self._files.get(path)
+        if not split or not split[1]:
+            return self._files.get(path)
+        archive = self.archives[split[0]]
+        name = archive.mounted.get(split[1])
+        if name is not None:  # without a listing of all the others
+            return {"name": path, "type": "file", "size": archive.member(name).size}
+        return self._listing(split[0]).get(path)
 
     def children(self, path: str) -> list[Info] | None:
         """What lies directly in a folder; `None` where it is no folder."""

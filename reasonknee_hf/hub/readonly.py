@@ -15,7 +15,7 @@ from reasonknee_hf.hub.folders import Info
 Span = tuple["int | None", "int | None"]  # the bounds of a Python slice
 
 
-class ReadOnlyFileSystem(AbstractFileSystem):  # type: ignore[misc]
+class ReadOnlyFileSystem(AbstractFileSystem):
     """A filesystem whose content never changes. Leaves say what there is and how it is read."""
 
     root_marker = ""

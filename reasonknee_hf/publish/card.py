@@ -140,14 +140,13 @@ def without_configs(card: str, names: Sequence[str]) -> str:
 def _config_names(conversion: Conversion) -> set[str]:
     """Names that this conversion writes, or would with other options: stale ones must go."""
     job = conversion.job
-    written = {
+    return {
         job.name,
         job.volumes_name,
         f"{job.volumes_name}_bytes",
         job.crops_name,
         f"{job.crops_name}_bytes",
     }
-    return written
 
 
 def _card_configs(conversion: Conversion) -> list[tuple[ConfigFacts, str, Features | None]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -25,142 +27,15 @@ MOST_BYTES = 1_000_000
 """Of a whole card; the Hub refuses much longer ones."""
 
 _SIZE_NAMES = {*(name for _, name in SIZES), "n>1T", "other"}
-_LICENCES = set(
-    [
-        "apache-2.0",
-        "mit",
-        "openrail",
-        "bigscience-openrail-m",
-        "creativeml-openrail-m",
-        "bigscience-bloom-rail-1.0",
-        "bigcode-openrail-m",
-        "afl-3.0",
-        "artistic-2.0",
-        "bsl-1.0",
-        "bsd",
-        "bsd-2-clause",
-        "bsd-3-clause",
-        "bsd-3-clause-clear",
-        "c-uda",
-        "cc",
-        "cc0-1.0",
-        "cc-by-2.0",
-        "cc-by-2.5",
-        "cc-by-3.0",
-        "cc-by-4.0",
-        "cc-by-sa-3.0",
-        "cc-by-sa-4.0",
-        "cc-by-nc-2.0",
-        "cc-by-nc-3.0",
-        "cc-by-nc-4.0",
-        "cc-by-nd-4.0",
-        "cc-by-nc-nd-3.0",
-        "cc-by-nc-nd-4.0",
-        "cc-by-nc-sa-2.0",
-        "cc-by-nc-sa-3.0",
-        "cc-by-nc-sa-4.0",
-        "cdla-sharing-1.0",
-        "cdla-permissive-1.0",
-        "cdla-permissive-2.0",
-        "wtfpl",
-        "ecl-2.0",
-        "epl-1.0",
-        "epl-2.0",
-        "etalab-2.0",
-        "eupl-1.1",
-        "eupl-1.2",
-        "agpl-3.0",
-        "gfdl",
-        "gpl",
-        "gpl-2.0",
-        "gpl-3.0",
-        "lgpl",
-        "lgpl-2.1",
-        "lgpl-3.0",
-        "isc",
-        "lppl-1.3c",
-        "ms-pl",
-        "mpl-2.0",
-        "odc-by",
-        "odbl",
-        "openrail++",
-        "osl-3.0",
-        "postgresql",
-        "ofl-1.1",
-        "ncsa",
-        "unlicense",
-        "zlib",
-        "pddl",
-        "lgpl-lr",
-        "deepfloyd-if-license",
-        "llama2",
-        "llama3",
-        "gemma",
-        "unknown",
-        "other",
-    ]
-)
-_TASKS = set(
-    [
-        "text-classification",
-        "token-classification",
-        "table-question-answering",
-        "question-answering",
-        "zero-shot-classification",
-        "translation",
-        "summarization",
-        "feature-extraction",
-        "text-generation",
-        "fill-mask",
-        "sentence-similarity",
-        "text-to-speech",
-        "text-to-audio",
-        "automatic-speech-recognition",
-        "audio-to-audio",
-        "audio-classification",
-        "audio-text-to-text",
-        "voice-activity-detection",
-        "depth-estimation",
-        "image-classification",
-        "object-detection",
-        "image-segmentation",
-        "text-to-image",
-        "image-to-text",
-        "image-to-image",
-        "image-to-video",
-        "unconditional-image-generation",
-        "video-classification",
-        "reinforcement-learning",
-        "robotics",
-        "tabular-classification",
-        "tabular-regression",
-        "tabular-to-text",
-        "table-to-text",
-        "multiple-choice",
-        "text-ranking",
-        "text-retrieval",
-        "time-series-forecasting",
-        "text-to-video",
-        "image-text-to-text",
-        "visual-question-answering",
-        "document-question-answering",
-        "visual-document-retrieval",
-        "zero-shot-image-classification",
-        "graph-ml",
-        "mask-generation",
-        "zero-shot-object-detection",
-        "text-to-3d",
-        "image-to-3d",
-        "image-feature-extraction",
-        "video-text-to-text",
-        "keypoint-detection",
-        "any-to-any",
-        "video-to-video",
-        "other",
-    ]
-)
 _SPLIT = re.compile(r"\w+(\.\w+)*")
 _FRONT = re.compile(r"\A(?:\ufeff)?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+
+
+@cache
+def _hub_words() -> dict[str, list[str]]:
+    """Key of a card → the values that the Hub takes."""
+    text = (files("reasonknee_hf") / "dataset_card" / "hub_words.yaml").read_text("utf-8")
+    return dict(yaml.safe_load(text))
 
 
 def size_category(rows: int) -> str:
@@ -191,7 +66,7 @@ def card_problems(card: str) -> list[str]:
 
 
 def _words(data: dict[str, Any]) -> Iterator[str]:
-    for key, valid in (("license", _LICENCES), ("size_categories", _SIZE_NAMES), ("task_categories", _TASKS)):
+    for key, valid in {**_hub_words(), "size_categories": _SIZE_NAMES}.items():
         for value in _listed(data.get(key)):
             if value not in valid:
                 yield f"{key}: {value!r} is not one of the Hub's"

@@ -80,9 +80,8 @@ def check_viewer(store: Store, card: str) -> list[Finding]:
     findings: list[Finding] = []
     for config, globs in patterns(card).items():
         files = [name for name in names if any(matches(name, one) for one in globs)]
-        for glob in globs:
-            if not any(matches(name, glob) for name in names):
-                findings.append(Finding(config, f"no file fits {glob}"))
+        unmatched = [glob for glob in globs if not any(matches(name, glob) for name in names)]
+        findings += [Finding(config, f"no file fits {glob}") for glob in unmatched]
         tables = [name for name in files if name.endswith(".parquet")]
         if len(globs) > MOST_SPLITS:
             findings.append(Finding(config, f"{len(globs)} splits; {MOST_SPLITS} are shown", blocking=False))

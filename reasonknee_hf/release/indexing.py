@@ -22,7 +22,9 @@ def known_index(release: Release, path: str) -> RowIndex | None:
     file = _file(release, path)
     try:
         with open(file, "rb") as handle:
-            index = RowIndex.from_buffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ), name=str(file))
+            index = RowIndex.from_buffer(
+                mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ), name=str(file)
+            )
     except FileNotFoundError:
         return None
     except (AnnotationError, ValueError) as error:

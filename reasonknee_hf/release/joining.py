@@ -96,7 +96,9 @@ class Joiner:
         scan = self.release.scan_of(image, self.split)
         problems: list[Problem] = []
         if scan is None:
-            scan = scan_from_image_path(image, self.split) or Scan("", "", "", "", "right", "", None, self.split)
+            scan = scan_from_image_path(image, self.split) or Scan(
+                "", "", "", "", "right", "", None, self.split
+            )
             problems.append(Problem("image", f"{image!r} is the volume of no scan that the split lists"))
         image_url, mask_url, missing = self._volumes(scan)
         row, found = to_row(record.value, scan, image_url, mask_url)

@@ -96,7 +96,7 @@ class Quintuples:
         return [f"{number}/{count}" for number in range(count)]
 
     def read(
-        self, shards: Sequence[str], epoch: int = 0, place: Place = Place()
+        self, shards: Sequence[str], epoch: int = 0, place: Place | None = None
     ) -> Iterator[tuple[Place, str, dict[str, Any]]]:
         """Rows from a place on, each with its key and the place behind it.
 
@@ -109,6 +109,7 @@ class Quintuples:
             RecordError: With `on_error="raise"`, a record that does not fit; names row, file and offset.
             AnnotationError: The file is not the JSON it should be, whatever `on_error` says.
         """
+        place = place or Place()
         numbers = [_numbers(shard) for shard in shards]
         if self.options.config == "scans":
             yield from self._scans(numbers, place)
@@ -193,7 +194,10 @@ class Quintuples:
                     shard, passed = shard + 1, 0
                 if self.joiner.is_chosen(record.value.get("image")):
                     passed += 1
-                    yield Place(shard, passed, record.offset + record.length, record.value.get("image")), record
+                    yield (
+                        Place(shard, passed, record.offset + record.length, record.value.get("image")),
+                        record,
+                    )
             if index is not None:
                 keep_index(self.release, self.path, index)
             shard, passed, resume = beyond, 0, None

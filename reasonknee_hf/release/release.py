@@ -54,7 +54,9 @@ class Release:
         self._listed_images: dict[str, PathResolver] = {}
         paths = self.tree.entries()
         if not any(layout.split_table(split) in paths for split in layout.SPLITS):
-            found = f"it holds {len(paths)} other files, e.g. {sorted(paths)[0]!r}" if paths else "it is empty"
+            found = (
+                f"it holds {len(paths)} other files, e.g. {sorted(paths)[0]!r}" if paths else "it is empty"
+            )
             raise ReleaseError(
                 f"{self.tree.name} is not a 3DReasonKnee release: {found}, and none of the split tables "
                 f"{', '.join(layout.split_table(split) for split in layout.SPLITS)}. "
@@ -110,7 +112,9 @@ class Release:
         if split not in self._scans:
             path = layout.split_table(split)
             if split not in self.splits:
-                raise ReleaseError(f"{self.tree.name} holds no {path}; it has the splits {', '.join(self.splits)}.")
+                raise ReleaseError(
+                    f"{self.tree.name} holds no {path}; it has the splits {', '.join(self.splits)}."
+                )
             self._scans[split] = read_split_csv(self.tree.read(path), name=path, split=split)
         return self._scans[split]
 
@@ -275,13 +279,13 @@ class Release:
             return {}
         return {str(name): int(value) for name, value in self.read_json(layout.LABELS_FILE).items()}
 
-    def question_files(self) -> dict[str, Mapping[str, object]]:
+    def question_files(self) -> dict[str, Mapping[str, Any]]:
         """The published question files by name without ending."""
         prefix = f"{layout.QUESTION_FOLDER}/"
         paths = [p for p in self.tree.entries() if p.startswith(prefix) and p.endswith(".json")]
         return {path[len(prefix) : -len(".json")]: self.read_json(path) for path in sorted(paths)}
 
-    def read_json(self, path: str) -> dict[str, object]:
+    def read_json(self, path: str) -> dict[str, Any]:
         """One small JSON file of the release, which must hold an object."""
         try:
             value = json.loads(self.tree.read(path).decode("utf-8-sig"))
@@ -303,7 +307,9 @@ def _modified(url: str) -> int:
 def _ids_from_csv(path: str | Path) -> list[str]:
     file = Path(path)
     if not file.is_file():
-        raise FileMissingError(f"high_fidelity={str(path)!r} is not a file. Pass a CSV, or a list of scan ids.")
+        raise FileMissingError(
+            f"high_fidelity={str(path)!r} is not a file. Pass a CSV, or a list of scan ids."
+        )
     content = file.read_bytes()
     table = csv.DictReader(content.decode("utf-8-sig").splitlines())
     if "scan_id" in (table.fieldnames or ()):

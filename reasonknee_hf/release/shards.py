@@ -89,7 +89,7 @@ def scan_reader(
     spans: list[tuple[int, int]] = []
     where: list[list[tuple[int, int]]] = []  # per row: which span, and where in it
     for some in rows:
-        places = []
+        places: list[tuple[int, int]] = []
         for row in some:
             start, stop = index.span(int(row))
             # Records of one scan lie together; where they do not, each stretch is a request of its own.

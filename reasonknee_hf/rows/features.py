@@ -21,7 +21,7 @@ ANSWER_COLUMNS = ("cot", "answer")
 """Columns whose text gives the grade away; rows of `bench` have none of them."""
 
 
-class RowFeatures(Features):  # type: ignore[misc]
+class RowFeatures(Features):
     """Features that pass rows on fast, and whose decoded volumes know the row they belong to.
 
     Values that already have the stored form are not walked through again (see [`codecs`]); errors of volumes
@@ -55,7 +55,7 @@ class RowFeatures(Features):  # type: ignore[misc]
             names = list(self)
             known = list(self.values()), (names, [(name, codec_of(self[name])) for name in names])
             self.__dict__["_known_codecs"] = known
-        return known[1]  # type: ignore[no-any-return]
+        return known[1]
 
     def decode_batch(
         self, batch: dict[str, list[Any]], token_per_repo_id: dict[str, str | bool | None] | None = None

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from reasonknee_hf.train.stream import TrainingStream
 
 
-class ResumeCallback(TrainerCallback):  # type: ignore[misc]
+class ResumeCallback(TrainerCallback):
     """Lets a `Trainer` that resumes from a checkpoint pass over what it has seen without touching a volume.
 
     `Trainer` replays all batches of the epoch up to the checkpoint and throws them away. With this callback

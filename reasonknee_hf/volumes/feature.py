@@ -43,7 +43,7 @@ else:
             return {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
 
 
-class VolumeFeature(_Base):  # type: ignore[misc]
+class VolumeFeature(_Base):
     """Column of lazy volumes: decodes to [`KneeVolume`], reads nothing while doing so.
 
     Storage is `{bytes: binary, path: string}` and the serialised type name stays `"Nifti"`, so what is

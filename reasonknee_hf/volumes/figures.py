@@ -177,12 +177,21 @@ def _outlines(axes: Any, labels: Any, row_mm: float, column_mm: float, colours: 
     y = (np.arange(labels.shape[0]) + 0.5) * row_mm
     x = (np.arange(labels.shape[1]) + 0.5) * column_mm
     for number in np.unique(labels):
-        if number != 0 and min(labels.shape) > 1:
+        where = labels == number
+        rows, columns = (_around(where.any(axis=axis)) for axis in (1, 0))
+        part = where[rows, columns]
+        if number != 0 and min(part.shape) > 1:
             colour = colours.get(int(number))
             axes.contour(
-                x, y, (labels == number).astype(float), levels=[0.5],
+                x[columns], y[rows], part.astype(float), levels=[0.5],
                 colors=[colour or OTHERS_COLOUR], linewidths=[1.3 if colour else 0.7],
             )  # fmt: skip
+
+
+def _around(hit: Any) -> slice:
+    """From one before the first to one behind the last true value: contours of small parts take a fraction."""
+    found = np.flatnonzero(hit)
+    return slice(max(int(found[0]) - 1, 0), int(found[-1]) + 2)
 
 
 def _zoom(axes: Any, shown: Scene, plane: int, margin_mm: float = 8.0) -> None:
