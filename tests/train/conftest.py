@@ -16,6 +16,7 @@ NEEDS_EXTRA = [
     "test_loops.py",
     "test_trainer.py",
     "test_ranks.py",
+    "test_readme.py",
     "test_examples.py",
 ]
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))

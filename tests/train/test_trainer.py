@@ -106,8 +106,13 @@ def test_a_resumed_run_sees_what_an_undisturbed_one_sees(
 def test_nothing_is_decoded_while_skipping(make_stream, collator, tmp_path, clean_cache) -> None:
     ds = make_stream()
     scans = list(dict.fromkeys(row["scan_id"] for row in ds))
-    per_epoch = sum(1 for _ in ds)
-    options = {"max_steps": per_epoch // 2, "save_strategy": "steps", "save_steps": per_epoch // 2 - 2}
+    steps = sum(1 for _ in ds) // 8
+    options = {
+        "max_steps": steps,
+        "per_device_train_batch_size": 8,
+        "save_strategy": "steps",
+        "save_steps": steps - 1,
+    }
     run(training_stream(ds), collator, tmp_path, **options)
     decodes = []
     for with_callback in (True, False):
@@ -115,7 +120,7 @@ def test_nothing_is_decoded_while_skipping(make_stream, collator, tmp_path, clea
         before = clean_cache.decodes
         stream = training_stream(make_stream())
         callbacks = [ResumeCallback(stream)] if with_callback else []
-        checkpoint = tmp_path / f"checkpoint-{per_epoch // 2 - 2}"
+        checkpoint = tmp_path / f"checkpoint-{steps - 1}"
         run(stream, collator, tmp_path, resume=checkpoint, callbacks=callbacks, **options)
         decodes.append(clean_cache.decodes - before)
     assert decodes == [1, len(scans)]
