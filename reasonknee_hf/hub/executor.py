@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from reasonknee_hf.hub.planner import Plan, Request
 
-# The one owner of the defaults. Eight connections is where more stopped to help, and what a Hub does not
-# mind.
-CONNECTIONS = 8
+# The one owner of the defaults. Fifty members at 50 ms a request took 0.58 s with 8 connections, 0.41 with 12
+# and 0.40 with 16.
+CONNECTIONS = 12
 MAX_BUFFERED = 64 * 1024 * 1024
 
 
