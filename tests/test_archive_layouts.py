@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
+import subprocess
 import zipfile
 
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 
 from reasonknee_hf.errors import ArchiveError, FileMissingError
 from reasonknee_hf.hub.archive import CutArchive
+from reasonknee_hf.hub.local import FsspecTree
+from reasonknee_hf.hub.mounts import MountedTree
 from reasonknee_hf.hub.parts import PartSet, find_part_sets
 
 MEMBERS = {f"masks/knee_{i:03d}.nii.gz": random.Random(i).randbytes(200 + 40 * i) for i in range(6)}
@@ -334,3 +338,25 @@ def test_the_same_as_the_standard_library(members, compression, comment, prefix,
     assert {name: archive.read(name) for name in archive.names()} == {
         name: content for name, content in expected.items() if name in archive.names()
     }
+
+
+@pytest.mark.skipif(shutil.which("zip") is None, reason="needs the archiver `zip`")
+def test_what_the_archiver_writes(tmp_path):
+    for name, content in {"a.nii.gz": random.Random(1).randbytes(90_000), "b.nii.gz": bytes(70_000)}.items():
+        (tmp_path / name).write_bytes(content)
+
+    def run(command: str) -> None:
+        subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+
+    run("zip -q plain.zip *.gz; split -b 40000 plain.zip cut_; cat a.nii.gz | zip -q - - > piped.zip")
+    run("zip -q -s 64k spanned.zip *.gz")
+    for name in ("spanned.z01", "spanned.zip"):
+        shutil.copy(tmp_path / name, tmp_path / f"renamed_{'aa' if name.endswith('1') else 'ab'}")
+    mounted = MountedTree(FsspecTree(tmp_path))
+    content = (tmp_path / "a.nii.gz").read_bytes()
+    assert len(mounted.archives["cut"].parts.paths) == 3
+    for archive, name in (("plain", "a.nii.gz"), ("cut", "a.nii.gz"), ("piped", "-")):
+        assert mounted.archives[archive].read(name) == content
+    for archive in ("spanned", "renamed"):
+        with pytest.raises(ArchiveError, match="spanning mode"):
+            mounted.archives[archive].names()
