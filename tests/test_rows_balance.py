@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.rows.balance import describe_weights, expected_rows, grade_weights, repeats, row_weight
+from reasonknee_hf.rows.balance import (
+    describe_weights,
+    expected_rows,
+    grade_weights,
+    repeats,
+    row_weight,
+    total,
+)
 
 COUNTS = {16: {"size": [400, 100, 4, 0], "depth": [500, 4, 0, 0]}, 30: {"grade": [10, 10, 10, 10]}}
 
@@ -34,19 +41,25 @@ def test_a_row_weighs_what_its_rarest_grade_does() -> None:
     assert row_weight(17, grades(size=2), weights) == 1.0
 
 
-@given(st.lists(st.floats(1, 8), max_size=60), st.integers(0, 2**40), st.integers(-5, 5))
+@given(st.lists(st.floats(1, 8), max_size=70), st.integers(0, 2**62), st.integers(0, 2**62))
 def test_rows_come_in_proportion_and_none_is_lost(weights: list[float], seed: int, epoch: int) -> None:
     counts = repeats(weights, seed, epoch)
     assert counts == repeats(weights, seed, epoch)
-    assert all(int(weight) <= count <= int(weight) + 1 for weight, count in zip(weights, counts, strict=True))
-    assert abs(sum(counts) - sum(weights)) <= 1 + 1e-6
+    assert sum(counts) == total(weights)
+    assert total(weights) - sum(weights) < 1 + 1e-5
+    stretched = total(weights) / sum(weights) if weights else 1
+    for weight, count in zip(weights, counts, strict=True):
+        assert count >= 1
+        assert abs(count - weight * stretched) < 1 + 1e-6
 
 
 def test_the_odd_repeat_moves_with_the_epoch_and_is_fair() -> None:
-    epochs = [repeats([1.5, 1.0, 2.25, 1.0], 7, epoch) for epoch in range(2000)]
+    weights = [1.5, 1.0, 2.25, 1.0]
+    epochs = [repeats(weights, 7, epoch) for epoch in range(2000)]
     assert len({tuple(counts) for counts in epochs}) > 1
-    for place, weight in enumerate([1.5, 1.0, 2.25, 1.0]):
-        assert sum(counts[place] for counts in epochs) / 2000 == pytest.approx(weight, abs=0.05)
+    assert {sum(counts) for counts in epochs} == {6}
+    for place, weight in enumerate(weights):
+        assert sum(counts[place] for counts in epochs) / 2000 == pytest.approx(weight * 6 / 5.75, abs=0.05)
 
 
 def test_weights_and_growth_are_reported() -> None:

@@ -1,10 +1,10 @@
 """How often rows come where rare grades are oversampled. Pure functions, for the order of a shuffled epoch.
 
-The rule: among the rows that ask the same question, a grade that `n` rows have, where the most frequent
-grade of that attribute has `m`, weighs `(m / n) ** power`, at most `limit`. A row weighs what its rarest
-grade does, and at least 1, so no row is lost. Inside a window of the shuffle every row is repeated in
-proportion to its weight: the running sum of weights is cut at whole numbers, so that a window of total
-weight 300.4 gives 300 or 301 rows and a row of weight 2.3 comes two or three times.
+The rule: among the rows that ask the same question, a grade that `n` rows have, where the most frequent grade of
+that attribute has `m`, weighs `(m / n) ** power`, at most `limit`. A row weighs what its rarest grade does, and
+at least 1, so no row is lost. The rows of a scan are repeated in proportion to their weights: these are scaled up
+so that their sum is whole, and the running sum is cut at whole numbers. So a scan has the same number of rows in
+every epoch, a row of weight 2.3 comes two or three times, and which it is changes from epoch to epoch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import accumulate, pairwise
 from typing import Any
 
 from reasonknee_hf.errors import OptionError
@@ -76,24 +77,29 @@ def row_weight(
     return max(found)
 
 
+def total(weights: Sequence[float]) -> int:
+    """How many rows a scan has whose rows have these weights; the same in every epoch."""
+    return math.ceil(round(sum(max(weight, 1.0) for weight in weights), 6))
+
+
 def repeats(weights: Sequence[float], *key: int) -> list[int]:
-    """How often each row of a window comes; at least once, in sum the sum of weights up to one row.
+    """How often each row of a scan comes: at least once, and `total(weights)` in sum.
 
     Args:
-        weights: The weights of the window's rows, in an order that does not depend on the epoch.
-        key: Integers that tell this window and epoch from others: which rows get the odd repeat depends on
-            them and on nothing else.
+        weights: The weights of the scan's rows, in an order that does not depend on the epoch.
+        key: Integers that tell this scan and epoch from others: which rows get the odd repeat depends on them
+            and on nothing else.
     """
+    if not weights:
+        return []
     digest = blake2b(
         b"".join(part.to_bytes(16, "little", signed=True) for part in key), digest_size=4
     ).digest()
-    total = int.from_bytes(digest, "little") / 2**32
-    counts = []
-    for weight in weights:
-        before = math.floor(total)
-        total += max(weight, 1.0)
-        counts.append(math.floor(total) - before)
-    return counts
+    start = int.from_bytes(digest, "little") / 2**32
+    whole = total(weights)
+    sums = list(accumulate(max(weight, 1.0) for weight in weights))
+    cuts = [0, *(math.floor(start + part * whole / sums[-1]) for part in sums[:-1]), whole]
+    return [high - low for low, high in pairwise(cuts)]
 
 
 def expected_rows(counts: Counts, *, power: float = POWER, limit: float = LIMIT) -> dict[int, float]:
