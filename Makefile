@@ -16,14 +16,14 @@ test-newest: .venv/installed-test
 
 # The oldest datasets that setup.cfg admits; it still runs loading scripts.
 test-floor: .venv-floor/installed
-	.venv-floor/bin/python -m pytest -m floor $(PYTEST_FLAGS)
+	.venv-floor/bin/python -m pytest -m "floor and not slow" $(PYTEST_FLAGS)
 
 test-slow: .venv/installed-test
-	.venv/bin/python -m pytest -m slow $(PYTEST_FLAGS)
+	.venv/bin/python -m pytest -m "slow and not train" $(PYTEST_FLAGS)
 
 # The training loops with the real libraries; their environment takes about 6 GB.
 test-train: .venv-train/installed
-	.venv-train/bin/python -m pytest tests/train $(PYTEST_FLAGS)
+	.venv-train/bin/python -m pytest tests/train -m train $(PYTEST_FLAGS)
 
 lint: .venv/installed-test
 	.venv/bin/ruff check .
