@@ -30,7 +30,7 @@ os.environ.update(
     no_proxy="127.0.0.1,localhost",
 )
 
-pytest_plugins = ["hub.fixtures", "realrelease"]
+pytest_plugins = ["hub.fixtures", "realrelease", "publishing"]
 
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data" / "real"
 UPSTREAM = Path(__file__).resolve().parents[2] / "shared" / "upstream"

@@ -38,7 +38,9 @@ from reasonknee_hf.rows.record import published_object
 from reasonknee_hf.verify import verify
 
 HAS_PILLOW = find_spec("PIL") is not None
-needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="the picture is drawn by matplotlib")
+needs_matplotlib = pytest.mark.skipif(
+    find_spec("matplotlib") is None, reason="the picture is drawn by matplotlib"
+)
 
 
 def conversion(name: str = "full", rows: int = 500, features: Features | None = None) -> Conversion:

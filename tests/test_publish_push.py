@@ -8,28 +8,18 @@ import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import datasets
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from hub.faults import Rule
+from publishing import HAS_NIFTI, REPO, push_bench, read_plainly, rows_of
 from support import in_fresh_process
-from test_publish_convert import HAS_NIFTI, read_plainly, rows_of
 
 from reasonknee_hf.errors import EndpointError, ForbiddenError, PublishError
 from reasonknee_hf.publish import repository
-from reasonknee_hf.publish.push import push
 from reasonknee_hf.publish.rules import card_problems, front_matter
-from reasonknee_hf.sample import write_sample
-
-REPO = "me/knee"
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory) -> Path:
-    return write_sample(tmp_path_factory.mktemp("release") / "r")
 
 
 @pytest.fixture(autouse=True)
@@ -58,17 +48,6 @@ def commits_of(origin) -> int:
     return len(origin.store.repos[REPO].commits) - 1  # without the initial one
 
 
-def push_bench(origin, release, **options):
-    given = {
-        "source": str(release),
-        "on_error": "null",
-        "hub_endpoint": origin.url,
-        "token": "hf_x",
-        "verify": False,
-    }
-    return push(REPO, options.pop("config", "bench"), **(given | options))
-
-
 def status(code: int):
     def fault(reply) -> None:
         reply.status, reply.body = code, json.dumps({"error": f"fault {code}"}).encode()
@@ -80,24 +59,24 @@ def status(code: int):
 # --- loads -------------------------------------------------------------------------------------------------------
 
 
-def test_pushed_repo_loads_without_the_package(origin, release, tmp_path):
-    push_bench(origin, release, private=True)
+def test_pushed_repo_loads_without_the_package(origin, sample_dir, tmp_path):
+    push_bench(origin, sample_dir, private=True)
     assert origin.store.repos[REPO].private
     volumes = "bench_volumes" if HAS_NIFTI else "bench_volumes_bytes"
     found = read_plainly(REPO, "test", ["bench", volumes], tmp_path, HF_ENDPOINT=origin.url, HF_TOKEN="hf_x")
-    assert found["bench"]["streamed"] == found["bench"]["prepared"] == rows_of(release, "bench", "test")
+    assert found["bench"]["streamed"] == found["bench"]["prepared"] == rows_of(sample_dir, "bench", "test")
     assert found[volumes]["streamed"] == found[volumes]["prepared"]
     assert [len(row["image"]["voxels"]) for row in found[volumes]["streamed"]] == [64, 64]
 
 
-def test_the_three_lines_of_the_card_run(origin, release, tmp_path):
-    push_bench(origin, release, volumes="none")
+def test_the_three_lines_of_the_card_run(origin, sample_dir, tmp_path):
+    push_bench(origin, sample_dir, volumes="none")
     (code,) = re.findall(r"```python\n(.*?)```", card_of(origin), re.DOTALL)
     out = in_fresh_process(code, tmp_path, HF_ENDPOINT=origin.url, HF_HOME=str(tmp_path), HF_TOKEN="hf_x")
     assert "'question_id': 1" in out
 
 
-def test_stock_push_of_our_datasets_carries_bytes(origin, release, tmp_path):
+def test_stock_push_of_our_datasets_carries_bytes(origin, sample_dir, tmp_path):
     """`ds.push_to_hub` of `datasets` on a dataset of ours: bytes travel, not paths of this disk."""
     script = """
     import sys
@@ -105,7 +84,9 @@ def test_stock_push_of_our_datasets_carries_bytes(origin, release, tmp_path):
     rows = reasonknee_hf.load_dataset("scans", split="test", source=sys.argv[1])
     rows.push_to_hub("me/stock", split="test", token="hf_x")
     """
-    in_fresh_process(script, tmp_path, str(release), HF_ENDPOINT=origin.url, HF_HOME=str(tmp_path / "home"))
+    in_fresh_process(
+        script, tmp_path, str(sample_dir), HF_ENDPOINT=origin.url, HF_HOME=str(tmp_path / "home")
+    )
     (name,) = [path for path in files_of(origin, repo="me/stock") if path.endswith(".parquet")]
     (tmp_path / "t.parquet").write_bytes(files_of(origin, repo="me/stock")[name])
     for row in pq.read_table(tmp_path / "t.parquet").to_pylist():
@@ -119,43 +100,43 @@ def test_stock_push_of_our_datasets_carries_bytes(origin, release, tmp_path):
         assert [len(row["mask"]["voxels"]) for row in found["default"]["streamed"]] == [64, 64]
 
 
-def test_pull_request(origin, release):
-    push_bench(origin, release, volumes="none")
-    done = push_bench(origin, release, config="full", volumes="none", create_pr=True)
+def test_pull_request(origin, sample_dir):
+    push_bench(origin, sample_dir, volumes="none")
+    done = push_bench(origin, sample_dir, config="full", volumes="none", create_pr=True)
     assert done.pull_request == f"{origin.url}/datasets/{REPO}/discussions/1"
     assert config_names(origin) == ["bench"]
     names = [one["config_name"] for one in metadata_of(origin, "refs/pr/1")["configs"]]
     assert names == ["bench", "full"]
 
 
-def test_branch(origin, release):
-    push_bench(origin, release, volumes="none", branch="next")
+def test_branch(origin, sample_dir):
+    push_bench(origin, sample_dir, volumes="none", branch="next")
     assert "README.md" not in files_of(origin)
     assert metadata_of(origin, "next")["configs"][0]["config_name"] == "bench"
 
 
-def test_files_beside_travel_too(origin, release):
-    push_bench(origin, release, volumes="files")
+def test_files_beside_travel_too(origin, sample_dir):
+    push_bench(origin, sample_dir, volumes="files")
     assert sum(name.endswith(".nii.gz") for name in files_of(origin)) == 4
 
 
 # --- few commits, resumable --------------------------------------------------------------------------------------
 
 
-def test_card_comes_last_and_commits_are_few(origin, release, monkeypatch):
+def test_card_comes_last_and_commits_are_few(origin, sample_dir, monkeypatch):
     monkeypatch.setattr(repository, "COMMIT_FILES", 4)
-    push_bench(origin, release, config="full", shard_bytes=300_000)
+    push_bench(origin, sample_dir, config="full", shard_bytes=300_000)
     assert len([name for name in files_of(origin) if name.endswith(".parquet")]) > 8
     assert commits_of(origin) <= 4
     history = list(origin.store.repos[REPO].commits.values())
     assert [("README.md" in commit.files) for commit in history] == [False] * (len(history) - 1) + [True]
 
 
-def test_the_same_push_again_sends_nothing(origin, release):
-    push_bench(origin, release)
+def test_the_same_push_again_sends_nothing(origin, sample_dir):
+    push_bench(origin, sample_dir)
     before = files_of(origin), commits_of(origin)
     origin.clear()
-    push_bench(origin, release)
+    push_bench(origin, sample_dir)
     assert (files_of(origin), commits_of(origin)) == before
     assert origin.requests("_lfs", "PUT") == []
 
@@ -174,26 +155,26 @@ def limited(self, names):
         os._exit(9)
     upload(self, names)
 repository.Repository.upload = limited
-push("me/knee", "full", source=sys.argv[1], on_error="null", hub_endpoint=sys.argv[2], token="hf_x", shard_bytes=300_000,
-     verify=False)
+push("me/knee", "full", source=sys.argv[1], on_error="null", hub_endpoint=sys.argv[2], token="hf_x",
+     shard_bytes=300_000, verify=False)
 """
 
 
-def test_a_killed_push_sends_only_what_is_missing(origin, second_origin, release):
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(release), origin.url, "5"], check=False)
+def test_a_killed_push_sends_only_what_is_missing(origin, second_origin, sample_dir):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(sample_dir), origin.url, "5"], check=False)
     assert killed.returncode == 9
     assert "README.md" not in files_of(origin)
     sent = {request.path for request in origin.requests("_lfs/", "PUT")}
     assert len(sent) == 5
     origin.clear()
-    push_bench(origin, release, config="full", shard_bytes=300_000)
+    push_bench(origin, sample_dir, config="full", shard_bytes=300_000)
     again = {request.path for request in origin.requests("_lfs/", "PUT")}
     assert not sent & again
-    push_bench(second_origin, release, config="full", shard_bytes=300_000)
+    push_bench(second_origin, sample_dir, config="full", shard_bytes=300_000)
     assert files_of(origin) == files_of(second_origin)
 
 
-def test_disk_full_sends_no_card(origin, release, monkeypatch, tmp_path):
+def test_disk_full_sends_no_card(origin, sample_dir, monkeypatch, tmp_path):
     from reasonknee_hf.publish import parquet
 
     write = parquet.pq.ParquetWriter.write_table
@@ -207,7 +188,7 @@ def test_disk_full_sends_no_card(origin, release, monkeypatch, tmp_path):
 
     monkeypatch.setattr(parquet.pq.ParquetWriter, "write_table", full)
     with pytest.raises(PublishError, match="disk"):
-        push_bench(origin, release, config="full", folder=tmp_path)
+        push_bench(origin, sample_dir, config="full", folder=tmp_path)
     assert files_of(origin) == {}
     assert not list(tmp_path.glob("*/.*"))
 
@@ -216,33 +197,33 @@ def test_disk_full_sends_no_card(origin, release, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("code", [409, 412, 503, 429])
-def test_passing_failures_of_a_commit_are_retried(origin, release, code):
+def test_passing_failures_of_a_commit_are_retried(origin, sample_dir, code):
     """Here the first commit is made and only its answer is lost, as with a gateway that gives up waiting."""
     origin.faults(Rule(status(code), r"^POST .*/commit/", times=3))
-    push_bench(origin, release, volumes="none")
+    push_bench(origin, sample_dir, volumes="none")
     assert config_names(origin) == ["bench"]
     assert card_of(origin).count("## Config `bench`") == 1
     assert 4 <= len(origin.requests("/commit/", "POST")) <= 5
 
 
 @pytest.mark.parametrize("code", [409, 412, 503])
-def test_lasting_failures_end_with_the_reason(origin, release, code):
+def test_lasting_failures_end_with_the_reason(origin, sample_dir, code):
     origin.faults(Rule(status(code), r"^POST .*/commit/"))
     with pytest.raises(EndpointError, match=rf"{repository.TRIES}(.|\n)*{code}"):
-        push_bench(origin, release, volumes="none")
+        push_bench(origin, sample_dir, volumes="none")
     assert len(origin.requests("/commit/", "POST")) == repository.TRIES
 
 
-def test_a_token_that_may_not_write_is_not_tried_again(origin, release):
+def test_a_token_that_may_not_write_is_not_tried_again(origin, sample_dir):
     origin.faults(Rule(status(403), r"^POST .*/commit/"))
     with pytest.raises(ForbiddenError, match="create_pr=True"):
-        push_bench(origin, release, volumes="none")
+        push_bench(origin, sample_dir, volumes="none")
     assert len(origin.requests("/commit/", "POST")) == 1
 
 
-def test_failing_upload_of_a_shard_is_retried(origin, release):
+def test_failing_upload_of_a_shard_is_retried(origin, sample_dir):
     origin.faults(Rule(status(503), r"^POST .*/info/lfs/objects/batch", times=2))
-    push_bench(origin, release, volumes="none")
+    push_bench(origin, sample_dir, volumes="none")
     assert config_names(origin) == ["bench"]
 
 
@@ -280,10 +261,10 @@ def put_theirs(origin) -> None:
     origin.put_tree(REPO, {"README.md": HAND_WRITTEN, **others})
 
 
-def test_card_and_files_of_others_stay(origin, release):
+def test_card_and_files_of_others_stay(origin, sample_dir):
     put_theirs(origin)
     before = files_of(origin)
-    push_bench(origin, release, volumes="none")
+    push_bench(origin, sample_dir, volumes="none")
     after = files_of(origin)
     assert {name: after[name] for name in before if name != "README.md"} == {
         name: before[name] for name in before if name != "README.md"
@@ -304,7 +285,7 @@ def test_card_and_files_of_others_stay(origin, release):
     assert found["train"].to_list() == [{"y": 2}]
 
 
-def test_two_pushes_at_once_both_survive(origin, release):
+def test_two_pushes_at_once_both_survive(origin, sample_dir):
     barrier = threading.Barrier(2)
     finish = repository.Repository.commit
     failures = []
@@ -317,7 +298,7 @@ def test_two_pushes_at_once_both_survive(origin, release):
 
     def run(name: str) -> None:
         try:
-            push_bench(origin, release, name=name, volumes="none")
+            push_bench(origin, sample_dir, name=name, volumes="none")
         except Exception as error:
             failures.append(error)
 
@@ -334,11 +315,11 @@ def test_two_pushes_at_once_both_survive(origin, release):
     assert card_of(origin).count("## Config `") == 2
 
 
-def test_smaller_data_remove_stale_shards_in_the_same_commit(origin, release):
-    push_bench(origin, release, config="full", shard_bytes=300_000)
+def test_smaller_data_remove_stale_shards_in_the_same_commit(origin, sample_dir):
+    push_bench(origin, sample_dir, config="full", shard_bytes=300_000)
     large = {name for name in files_of(origin) if name.endswith(".parquet")}
     before = commits_of(origin)
-    push_bench(origin, release, config="full", splits="test", limit=3)
+    push_bench(origin, sample_dir, config="full", splits="test", limit=3)
     small = {name for name in files_of(origin) if name.endswith(".parquet")}
     assert not large & small
     assert len(small) == 2
@@ -352,12 +333,12 @@ def test_smaller_data_remove_stale_shards_in_the_same_commit(origin, release):
     assert rows["train"].num_rows == 3
 
 
-def test_another_config_is_deleted_only_when_told(origin, release):
+def test_another_config_is_deleted_only_when_told(origin, sample_dir):
     put_theirs(origin)
-    push_bench(origin, release, volumes="none")
-    push_bench(origin, release, volumes="none", name="mine")
+    push_bench(origin, sample_dir, volumes="none")
+    push_bench(origin, sample_dir, volumes="none", name="mine")
     assert "other/a.csv" in files_of(origin)
-    push_bench(origin, release, volumes="none", name="mine", delete_configs=["other", "bench"])
+    push_bench(origin, sample_dir, volumes="none", name="mine", delete_configs=["other", "bench"])
     left = files_of(origin)
     assert "other/a.csv" not in left
     assert not any(name.startswith("bench/") for name in left)
@@ -367,75 +348,22 @@ def test_another_config_is_deleted_only_when_told(origin, release):
     assert "Words of theirs." in card_of(origin)
 
 
-# --- refused before anything is sent -----------------------------------------------------------------------------
+# --- further --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("repo", "proposal"),
-    [
-        ("me/my knee", "me/my-knee"),
-        ("me/a--b", "me/a-b"),
-        ("me/x.git", "me/x"),
-        ("a/b/c", "b/c"),
-        ("me/-x", "me/x"),
-    ],
-)
-def test_repository_ids_are_checked(origin, release, repo, proposal):
-    with pytest.raises(PublishError, match=re.escape(repr(proposal))):
-        push(repo, "bench", source=str(release), hub_endpoint=origin.url, token="hf_x")
-    assert origin.requests() == []
-
-
-@pytest.mark.parametrize("name", ["a/b", "a b", "*", "all", "", "täst", "../x"])
-def test_config_names_are_checked(origin, release, name):
-    with pytest.raises(PublishError, match="would"):
-        push_bench(origin, release, name=name)
-    assert origin.requests() == []
-
-
-def test_references_to_this_machine_are_refused(origin, release):
-    with pytest.raises(PublishError, match="paths of this machine"):
-        push_bench(origin, release, volumes="reference")
-    assert origin.requests() == []
-
-
-def test_a_broken_card_is_refused_before_shards_travel(origin, release):
-    origin.put_tree(REPO, {"README.md": "---\nconfigs: [\n---\nhello\n"})
-    with pytest.raises(PublishError, match="not YAML"):
-        push_bench(origin, release)
-    assert origin.requests("_lfs/", "PUT") == []
-
-
-def test_empty_bytes_and_directories_are_refused(tmp_path):
-    from reasonknee_hf.publish.parquet import Limits, write_parts
-    from reasonknee_hf.publish.push import files_beside
-    from reasonknee_hf.publish.schema import volume_features
-
-    row = dict.fromkeys(volume_features("embed", masks=False), "x") | {"knee_side": "left"}
-    for image, message in (
-        ({"bytes": b"x", "path": "/home/me/a.nii.gz"}, "directory|this machine"),
-        ({"bytes": None, "path": "a.nii.gz"}, "no bytes"),
-        ({"bytes": b"", "path": "a.nii.gz"}, "no bytes"),
-    ):
-        (path,) = write_parts(
-            [row | {"image": image}], volume_features("embed", masks=False), tmp_path / "v", Limits(), {}
-        )
-        with pytest.raises(PublishError, match=message):
-            files_beside(path)
-
-
-def test_known_defects_are_on_the_card(origin, release):
-    push_bench(origin, release, volumes="none", verify=True)
+def test_known_defects_are_on_the_card(origin, sample_dir):
+    push_bench(origin, sample_dir, volumes="none", verify=True)
     told = card_of(origin).partition("### Known defects")[2]
     assert "Found in the release by" in told
     assert "published" in told  # the sample has fewer scans than the published tables
-    assert str(release) not in card_of(origin)
+    assert str(sample_dir) not in card_of(origin)
 
 
-def test_command(origin, release, tmp_path):
+def test_command(origin, sample_dir, tmp_path):
     command = [
-        sys.executable, "-m", "reasonknee_hf", "push", REPO, "--config", "bench", "--source", str(release), "--on-error",
-        "null", "--volumes", "none", "--private", "--token", "hf_x", "--hub", origin.url, "--revision", "side", "--limit", "4",
+        sys.executable, "-m", "reasonknee_hf", "push", REPO, "--config", "bench", "--source", str(sample_dir),
+        "--on-error", "null", "--volumes", "none", "--private", "--token", "hf_x", "--hub", origin.url,
+        "--revision", "side", "--limit", "4",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -58,6 +58,6 @@ def require_attribution(card: str) -> None:
     missing = [words for words in _MUST_NAME if words not in card]
     if missing:
         raise PublishError(
-            f"The card does not name {', '.join(missing)}. CC BY 4.0 asks for it; write the card with `reasonknee push` or "
-            "`reasonknee convert`, which add the block, and do not take it out."
+            f"The card does not name {', '.join(missing)}. CC BY 4.0 asks for it; write the card with "
+            "`reasonknee push` or `reasonknee convert`, which add the block, and do not take it out."
         )

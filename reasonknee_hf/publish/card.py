@@ -152,8 +152,8 @@ def _config_names(conversion: Conversion) -> set[str]:
 def _card_configs(conversion: Conversion) -> list[tuple[ConfigFacts, str, Features | None]]:
     """Config, name and features of each entry of the card.
 
-    A single `Nifti` in the card keeps `datasets` before 4.4 from loading any config of the repository. So the card gives
-    no features for volumes (the files do), and each such config a second entry that gives the plain struct.
+    A single `Nifti` in the card keeps `datasets` before 4.4 from loading any config of the repository. So the
+    card gives no features for volumes (the files do), and each such config a second entry with the plain struct.
     """
     entries: list[tuple[ConfigFacts, str, Features | None]] = []
     for config in conversion.configs:

@@ -1,4 +1,4 @@
-"""The text of one published config: what it is, how to load it, columns, splits, provenance, changes, grades, defects."""
+"""The text of a card about one published config, from how to load it to known defects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MEANINGS = {
     "structure": "anatomical structure",
     "subregion": "part of the structure",
     "prompt": "the question, as published",
-    "bbox": "`[start_slice, end_slice, x_min, x_max, y_min, y_max]` in the slice-first array, ends inclusive; null if there is none",
+    "bbox": "`[start_slice, end_slice, x_min, x_max, y_min, y_max]` in the slice-first array, ends inclusive",
     "cot": "the reasoning",
     "answer": "as published",
     "grades": "MOAKS grades, one record an attribute",
@@ -83,8 +83,8 @@ def _what(conversion: Conversion) -> str:
         else ""
     )
     return (
-        "Questions about knee MRI volumes (sagittal 3D DESS): each row asks for the MOAKS grades of one structure, says where to "
-        f"look and what the answer is.{hidden} Volumes are kept once a scan and joined by `scan_id`."
+        "Questions about knee MRI volumes (sagittal 3D DESS): each row asks for the MOAKS grades of one structure, "
+        f"says where to look and what the answer is.{hidden} Volumes are kept once a scan and joined by `scan_id`."
     )
 
 
@@ -96,7 +96,8 @@ def _volumes_text(conversion: Conversion, place: str) -> str:
     column = {"embed": "image", "files": "image_file", "reference": "image_url"}[job.volumes]
     embedded = job.volumes == "embed"
     lines = [
-        f'Volumes: `load_dataset("{place}", "{name}", streaming=True)`, one row a scan, joined by `scan_id`; the column `{column}` holds '
+        f'Volumes: `load_dataset("{place}", "{name}", streaming=True)`, one row a scan, joined by `scan_id`; '
+        f"the column `{column}` holds "
         + {
             "embed": "the volume.",
             "files": "the path of its file in this repository.",
@@ -106,8 +107,8 @@ def _volumes_text(conversion: Conversion, place: str) -> str:
     if embedded:
         lines.append(
             f"The type `Nifti` needs `datasets` 4.4 or later. On older versions, and where only bytes are wanted, load "
-            f"`{name}_bytes`: the same files, each volume as `{{bytes, path}}` (`nibabel.Nifti1Image.from_bytes(gzip.decompress(row"
-            '["image"]["bytes"]))`).'
+            f"`{name}_bytes`: the same files, each volume as `{{bytes, path}}` "
+            '(`nibabel.Nifti1Image.from_bytes(gzip.decompress(row["image"]["bytes"]))`).'
         )
     return "\n\n".join(lines)
 
@@ -165,8 +166,9 @@ def _changes(job: Job) -> str:
         changes += [
             "The JSON arrays were written as Parquet tables, in published order, with one fixed schema.",
             "Identifiers are kept as text. Prompts were matched to question ids, categories and anatomical sites.",
-            "Grades are listed as (lesion, attribute, grade) records beside the published object, which is kept as it is.",
-            "Boxes are six integers; nothing was moved or clipped. The text before `Final diagnosis:` has a column of its own.",
+            "Grades are listed as (lesion, attribute, grade) records beside the published object, which is kept.",
+            "Boxes are six integers; nothing was moved or clipped.",
+            "The text before `Final diagnosis:` has a column of its own.",
         ]
     if job.config == "bench":
         changes.append("The columns `cot` and `answer` were left out.")

@@ -92,8 +92,8 @@ def convert(
             published.
         name: Name of the written config; the one of `config` by default.
         splits, categories, structures, patients, visits, grades, where, limit: See [`Selection`].
-        volumes: `"embed"` stores the bytes of the published files, once a scan; `"files"` copies them beside the tables;
-            `"reference"` keeps their URL at the commit of the source; `"none"` leaves them out.
+        volumes: `"embed"` stores the bytes of the published files, once a scan; `"files"` copies them beside the
+            tables; `"reference"` keeps their URL at the commit of the source; `"none"` leaves them out.
         masks: Whether masks go with the volumes.
         previews, frames, crops, crop_margin: See [`Derived`].
         executor: Runs the shard tasks: any `concurrent.futures.Executor` whose workers see `out`.
@@ -188,7 +188,8 @@ def produce(
         questions = _run(tasks, store, executor, on_files)
         if questions.rows == 0:
             raise PublishError(
-                f"The selection {job.selection.describe()} keeps no row of {job.config} of {release.tree.name}. Widen it."
+                f"The selection {job.selection.describe()} keeps no row of {job.config} of {release.tree.name}. "
+                "Widen it."
             )
         for split, facts in questions.splits.items():
             if job.config != "records":

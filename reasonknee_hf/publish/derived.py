@@ -25,7 +25,7 @@ def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str
     """Rows without their volume's reference, with the pictures that were asked for.
 
     Raises:
-        RecordError: The box of a row leaves its volume and `on_error` is `"raise"`; with `"null"` the pictures are null.
+        RecordError: The box of a row leaves its volume and `on_error` is `"raise"`; else the pictures are null.
     """
     wanted = job.derived
     volume: KneeVolume | None = None

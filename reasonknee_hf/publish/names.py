@@ -24,8 +24,8 @@ def check_name(what: str, name: str) -> None:
     if proposed in _RESERVED:
         proposed += "_rows"
     raise PublishError(
-        f"{name!r} is no name for a {what}: it would not load back (letters, digits, '_', '-' and '.', beginning with a "
-        f"letter or digit; not {', '.join(sorted(_RESERVED))}). {proposed!r} would."
+        f"{name!r} is no name for a {what}: it would not load back (letters, digits, '_', '-' and '.', beginning "
+        f"with a letter or digit; not {', '.join(sorted(_RESERVED))}). {proposed!r} would."
     )
 
 

@@ -193,7 +193,8 @@ def _check_old_card(there: Repository) -> None:
         yaml.safe_load(front_matter(old)[0])
     except yaml.YAMLError as error:
         raise PublishError(
-            f"The card of {there.repo_id} has metadata that are not YAML ({' '.join(str(error).split())}). Mend it, then push."
+            f"The card of {there.repo_id} has metadata that are not YAML ({' '.join(str(error).split())}). "
+            "Mend it, then push."
         ) from None
 
 
@@ -233,6 +234,6 @@ def _finish(
         time.sleep(min(wait, repository.LONGEST_WAIT))
         wait *= 2
     raise EndpointError(
-        f"The card of {there.repo_id} changed during each of {repository.TRIES} tries to merge it, or the Hub says so: {reason}. "
-        "All shards are uploaded; run the same command again to write the card."
+        f"The card of {there.repo_id} changed during each of {repository.TRIES} tries to merge it, or the Hub says "
+        f"so: {reason}. All shards are uploaded; run the same command again to write the card."
     )

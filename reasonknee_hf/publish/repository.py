@@ -1,4 +1,4 @@
-"""One dataset repository as a place for finished files: reads, uploads, commits, and retries with bounds and reasons."""
+"""One dataset repository as a place for finished files: reads, uploads, commits, and bounded retries."""
 
 from __future__ import annotations
 

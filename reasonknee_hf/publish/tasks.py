@@ -136,6 +136,6 @@ def _check_picklable(task: ShardTask) -> None:
         dumps(task)
     except (PicklingError, AttributeError, TypeError) as error:
         raise OptionError(
-            f"The filter given as where= cannot travel to another process ({error}). Write it as a function of a module, "
-            "not as a lambda or inside another function."
+            f"The filter given as where= cannot travel to another process ({error}). Write it as a function of a "
+            "module, not as a lambda or inside another function."
         ) from None

@@ -1,7 +1,7 @@
 """Which limits of the Hub's viewer a derived version would hit, said before anything is uploaded.
 
-The limits are those of the hosted dataset viewer: the first rows of a config must fit into 200 kB of JSON when long text
-is cut, a row group into 300 MB, and cells must be of types that can be shown.
+The limits are those of the hosted dataset viewer: the first rows of a config must fit into 200 kB of JSON when long
+text is cut, a row group into 300 MB, and cells must be of types that can be shown.
 """
 
 from __future__ import annotations
