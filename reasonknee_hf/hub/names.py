@@ -91,7 +91,7 @@ def parent_folders(names: Iterable[str]) -> set[str]:
 
 def common_folder(names: Iterable[str]) -> str:
     """The longest folder that all names lie in, with a final slash; empty where there is none."""
-    folders = {posixpath.dirname(name) for name in names}
+    folders = {name.rpartition("/")[0] for name in names}
     if not folders:
         return ""
     low, high = min(folders).split("/"), max(folders).split("/")
