@@ -221,6 +221,17 @@ def test_a_token_that_may_not_write_is_not_tried_again(origin, sample_dir):
     assert len(origin.requests("/commit/", "POST")) == 1
 
 
+def test_cut_connections_are_retried(origin, sample_dir):
+    def cut(reply) -> None:
+        reply.cut_at, reply.cut_how = 0, "rst"
+
+    origin.faults(Rule(cut, r"^POST .*/commit/", times=2), Rule(cut, r"^GET .*/revision/", skip=2, times=1))
+    push_bench(origin, sample_dir, volumes="none")
+    assert config_names(origin) == ["bench"]
+    assert origin.rules[0].times < 0
+    assert origin.rules[1].times < 0
+
+
 def test_failing_upload_of_a_shard_is_retried(origin, sample_dir):
     origin.faults(Rule(status(503), r"^POST .*/info/lfs/objects/batch", times=2))
     push_bench(origin, sample_dir, volumes="none")
@@ -256,9 +267,9 @@ Last words.
 """
 
 
-def put_theirs(origin) -> None:
+def put_theirs(origin, last: str = "") -> None:
     others = {"other/a.csv": "x\n1\n", "second/b.csv": "y\n2\n", "notes.txt": "theirs"}
-    origin.put_tree(REPO, {"README.md": HAND_WRITTEN, **others})
+    origin.put_tree(REPO, {"README.md": HAND_WRITTEN + last, **others})
 
 
 def test_card_and_files_of_others_stay(origin, sample_dir):
@@ -283,6 +294,20 @@ def test_card_and_files_of_others_stay(origin, sample_dir):
     assert card_problems(card_of(origin)) == []
     found = datasets.load_dataset("csv", data_files=f"{origin.url}/datasets/{REPO}/resolve/main/second/b.csv")
     assert found["train"].to_list() == [{"y": 2}]
+
+
+@pytest.mark.parametrize("times", [2, None])
+def test_a_card_that_cannot_be_read_is_not_taken_for_absent(origin, sample_dir, times):
+    put_theirs(origin, f"{times}\n")  # no other test has put this card into the client's cache
+    origin.faults(Rule(status(503), r"^(HEAD|GET) .*/resolve/.*README", times=times))
+    if times is None:
+        with pytest.raises(EndpointError, match=r"reading README\.md"):
+            push_bench(origin, sample_dir, volumes="none")
+        assert card_of(origin) == HAND_WRITTEN + "None\n"
+    else:
+        push_bench(origin, sample_dir, volumes="none")
+        assert "Words of theirs." in card_of(origin)
+        assert "my_key:   {odd: [1,  2]}   # unknown to us" in card_of(origin)
 
 
 def test_two_pushes_at_once_both_survive(origin, sample_dir):

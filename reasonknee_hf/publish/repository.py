@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, HfFileSystem
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from reasonknee_hf.errors import EndpointError, ForbiddenError
 
@@ -107,14 +107,17 @@ class Repository:
         return opened
 
     def read_text(self, name: str, sha: str) -> str:
-        """A small text file at a commit; empty if there is none."""
-        try:
-            path = insist(
-                lambda: self.api.hf_hub_download(self.repo_id, name, repo_type="dataset", revision=sha),
-                f"reading {name} of {self.repo_id}",
-            )
-        except EntryNotFoundError:
+        """A small text file at the commit that [`refresh`] gave; empty if the listing has no such file.
+
+        Raises:
+            EndpointError: It is listed and cannot be had: taking it for absent would overwrite others' work.
+        """
+        if name not in self._names:
             return ""
+        path = insist(
+            lambda: self.api.hf_hub_download(self.repo_id, name, repo_type="dataset", revision=sha),
+            f"reading {name} of {self.repo_id}",
+        )
         return Path(path).read_text("utf-8")
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -202,9 +205,11 @@ def insist(call: Callable[[], _T], what: str, leave: Sequence[int] = ()) -> _T:
     for attempt in range(1, TRIES + 1):
         try:
             return call()
+        except LocalEntryNotFoundError as error:  # what the client makes of a download that failed
+            failure: Exception = error
         except HfHubHTTPError as error:
             status = getattr(error.response, "status_code", 0)
-            if status in leave or isinstance(error, EntryNotFoundError):
+            if status in leave:
                 raise
             if status in (401, 403):
                 raise ForbiddenError(
@@ -213,10 +218,11 @@ def insist(call: Callable[[], _T], what: str, leave: Sequence[int] = ()) -> _T:
                 ) from error
             if status not in _PASSING:
                 raise EndpointError(f"{what} failed ({status}): {_reason(error)}") from error
-            failure: Exception = error
+            failure = error
             wait = float(_retry_after(error) or wait)
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("httpx", "httpcore", "requests"):
+            # The client's HTTP library differs with its version; only failures to connect and broken answers are meant.
+            if not type(error).__module__.startswith(("httpx", "httpcore", "requests")):
                 raise
             failure = error
         if attempt < TRIES:
