@@ -199,9 +199,9 @@ def rate(loader: DataLoader, batches: int, skip: int = WORKERS) -> tuple[float, 
 
 
 def tree_memory() -> int:
-    """Resident bytes of this process and its workers."""
+    """Bytes that this process and its workers have to themselves."""
     process = psutil.Process()
-    return sum(each.memory_info().rss for each in [process, *process.children(recursive=True)])
+    return sum(each.memory_full_info().uss for each in [process, *process.children(recursive=True)])
 
 
 def epoch_memory(folder: Path, epochs: int) -> list[float]:

@@ -60,8 +60,10 @@ class Batch(dict[str, Any]):
 
     references: Sequence[Reference] = ()
 
-    def __init__(self, tensors: Mapping[str, Any] = (), references: Sequence[Reference] = ()) -> None:  # type: ignore[assignment]
-        super().__init__(tensors)
+    def __init__(
+        self, tensors: Mapping[str, Any] | None = None, references: Sequence[Reference] = ()
+    ) -> None:
+        super().__init__(tensors or {})
         self.references = references
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
@@ -136,7 +138,7 @@ class Collator:
         )
         tensors = self._process(list(prompts), views, pictures)
         if self.style.target is not None:
-            tensors = self._with_answers(tensors, list(answers), rows)
+            tensors = self._with_answers(tensors, list(answers))
         self._check_length(tensors, rows)
         references = [_reference(row, self.style, view) for row, view in zip(rows, views, strict=True)]
         return Batch(tensors, references)
@@ -192,37 +194,33 @@ class Collator:
             options["images"] = [list(each) for each in rgb]
         return dict(self.processor(text=prompts, **(options | self.processor_kwargs)))
 
-    def _with_answers(
-        self, tensors: dict[str, Any], answers: list[str], rows: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """Appends the tokens of the answers and makes labels of them."""
+    def _with_answers(self, tensors: dict[str, Any], answers: list[str]) -> dict[str, Any]:
+        """Appends the tokens of the answers and makes labels of them.
+
+        They are tokenized apart from the prompts, so that training sees the tokens that generation starts from.
+        """
         import torch
 
         tokenizer = self.processor.tokenizer
-        shape = tensors["input_ids"].shape
-        kept = tensors["attention_mask"].bool()
+        shape, kept = tensors["input_ids"].shape, tensors["attention_mask"].bool()
         said = [
             torch.tensor(tokenizer(answer, add_special_tokens=False)["input_ids"], dtype=torch.long)
             for answer in answers
         ]
-        ignored = torch.full(shape, IGNORED)
-        per_token = {name for name, tensor in tensors.items() if tensor.shape == shape}
-        fill = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED}
-        added: dict[str, list[Any]] = {"input_ids": said, "labels": said}
-        added["attention_mask"] = [torch.ones_like(ids) for ids in said]
-        none = [torch.zeros_like(ids) for ids in said]
-        joined = {
-            name: torch.nn.utils.rnn.pad_sequence(
-                [
-                    torch.cat([values[mask], tail])
-                    for values, mask, tail in zip(tokens, kept, added.get(name, none), strict=True)
-                ],
-                batch_first=True,
-                padding_value=fill.get(name, 0),
+        per_token = {name: tensor for name, tensor in tensors.items() if tensor.shape == shape}
+        per_token["labels"] = torch.full(shape, IGNORED)
+        ends = {"input_ids": said, "labels": said, "attention_mask": [torch.ones_like(ids) for ids in said]}
+        zeros = [torch.zeros_like(ids) for ids in said]
+        padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED}
+        for name, tokens in per_token.items():
+            joined = [
+                torch.cat([row[mask], end])
+                for row, mask, end in zip(tokens, kept, ends.get(name, zeros), strict=True)
+            ]
+            tensors[name] = torch.nn.utils.rnn.pad_sequence(
+                joined, batch_first=True, padding_value=padding.get(name, 0)
             )
-            for name, tokens in {**{n: tensors[n] for n in per_token}, "labels": ignored}.items()
-        }
-        return tensors | joined
+        return tensors
 
     def _check_length(self, tensors: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
         lengths = tensors["attention_mask"].sum(dim=1).tolist()

@@ -51,6 +51,9 @@ class TrainingStream(RowStream):
     - [`~reasonknee_hf.train.callbacks.ResumeCallback`] makes a resuming `Trainer` pass over the rows it has
       seen without touching a volume.
 
+    Each loader worker ends with an incomplete batch of its own, so with several workers an epoch can have a few
+    more batches than `len` lets a trainer expect; a `Trainer` leaves those out.
+
     Transforms (`map`, `filter`, `shuffle`, …) give plain streams: apply them before.
     """
 

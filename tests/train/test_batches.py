@@ -170,3 +170,12 @@ def test_passed_rows_make_an_empty_batch_and_never_half_of_one(processor, pair) 
     assert collator([PASSED, PASSED]) == {}
     with pytest.raises(StateError, match="batch size"):
         collator([PASSED, pair[0]])
+
+
+def test_public_names_are_what_they_say_whatever_was_imported_before() -> None:
+    import reasonknee_hf.train.chats
+    import reasonknee_hf.train.stream  # noqa: F401
+    from reasonknee_hf import train
+
+    modules = {name for name in train.__all__ if type(getattr(train, name)).__name__ == "module"}
+    assert not modules
