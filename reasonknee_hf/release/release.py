@@ -210,23 +210,30 @@ class Release:
         return self.find_image(scan) or self.fs.unstrip_protocol(layout.from_root(scan.image_filepath))
 
     @cached_property
-    def _mask_members(self) -> PathResolver:
-        return PathResolver(self.fs.members(layout.MASKS_FOLDER))
+    def mask_archive(self) -> str | None:
+        """The folder in which the members of the mask archive appear; `None` if there is no such archive.
 
-    @property
-    def has_mask_archive(self) -> bool:
-        """Whether masks come out of an archive rather than a folder."""
-        return layout.MASKS_FOLDER in self.fs.archives
+        That is `data/masks`, or, where the pieces lie elsewhere under `data/`, the one folder called `masks`.
+        """
+        if layout.MASKS_FOLDER in self.fs.archives:
+            return layout.MASKS_FOLDER
+        name = layout.MASKS_FOLDER.rpartition("/")[2]
+        found = [f for f in self.fs.archives if f.startswith("data/") and f.rpartition("/")[2] == name]
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _mask_members(self) -> PathResolver:
+        return PathResolver(self.fs.members(self.mask_archive or layout.MASKS_FOLDER))
 
     def mask_url(self, scan: Scan) -> str | None:
         """URL of the scan's mask without asking whether it exists; `None` if the table names none."""
         if scan.label_filepath is None:
             return None
         path = layout.from_root(scan.label_filepath)
-        if self.has_mask_archive and path not in self.tree.entries():
+        if self.mask_archive is not None and path not in self.tree.entries():
             # By its place in the archive, whose directory need not be read for that.
             _, _, member = path.rpartition("masks/")
-            return self.fs.unstrip_protocol(f"{layout.MASKS_FOLDER}/{member}")
+            return self.fs.unstrip_protocol(f"{self.mask_archive}/{member}")
         found = self._resolver.find(scan.label_filepath)
         return self.tree.url(found) if found else self.fs.unstrip_protocol(path)
 
@@ -237,10 +244,10 @@ class Release:
         path = self._resolver.find(scan.label_filepath)
         if path is not None:
             return self.tree.url(path)
-        if not self.has_mask_archive:
+        if self.mask_archive is None:
             return None
         member = self._mask_members.find(scan.label_filepath)
-        return None if member is None else self.fs.url(f"{layout.MASKS_FOLDER}/{member}")
+        return None if member is None else self.fs.url(f"{self.mask_archive}/{member}")
 
     # --- annotations and side files ------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ def _unusable(tree: Tree, is_data: Callable[[str], bool], found: Findings) -> se
 
 def _archive_members(release: Release, unusable: set[str], found: Findings) -> tuple[dict[str, Held], bool]:
     """The members of the mask archive by path, and whether its directory could be read (or there is none)."""
-    archive = release.fs.archives.get(layout.MASKS_FOLDER)
+    archive = release.fs.archives.get(release.mask_archive or layout.MASKS_FOLDER)
     if archive is None:
         return {}, True
     if unusable.intersection(archive.parts.paths):
