@@ -22,7 +22,7 @@ from reasonknee_hf.verify import Report
 
 logger = logging.getLogger(__name__)
 
-_SHARE = 256 << 20  # bytes of annotations that one task reads
+_SHARE = 128 << 20  # bytes of annotations that one task reads
 
 OnFiles = Callable[[Sequence[str]], None]
 

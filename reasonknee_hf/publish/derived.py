@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reasonknee_hf.errors import ExtraMissingError, RecordError
-from reasonknee_hf.publish.job import Derived, Job
+from reasonknee_hf.publish.job import Job
 from reasonknee_hf.volumes import boxes
 from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.voxels import Array
@@ -22,7 +22,7 @@ _PICTURE_SIDE = 192  # pixels of the longer side of one plane
 
 
 def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str, Any]]:
-    """Rows without their volume's reference, with the pictures that were asked for.
+    """Rows with the pictures that were asked for; null where there is no volume or no box.
 
     Raises:
         RecordError: The box of a row leaves its volume and `on_error` is `"raise"`; else the pictures are null.
@@ -30,18 +30,17 @@ def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str
     wanted = job.derived
     volume: KneeVolume | None = None
     for row in rows:
-        if wanted.previews or wanted.frames:
-            volume = _volume(row, volume)
-        row = {name: value for name, value in row.items() if name != "image"}
-        if volume is not None:
-            box = _box_inside(volume, row, job)
+        volume = _volume(row, volume)
+        box = None if volume is None else _box_inside(volume, row, job)
+        if wanted.previews:
+            row["preview"] = None
+        if wanted.frames:
+            row["frames"] = None
+        if volume is not None and box is not None:
             if wanted.previews:
-                row["preview"] = None if box is None else _png_file(three_planes(volume, box), row["id"])
+                row["preview"] = _png_file(three_planes(volume, box), row["id"])
             if wanted.frames:
-                row["frames"] = None if box is None else _frame_files(volume, box, wanted.frames, row["id"])
-        elif wanted != Derived():
-            row |= {"preview": None} if wanted.previews else {}
-            row |= {"frames": None} if wanted.frames else {}
+                row["frames"] = _frame_files(volume, box, wanted.frames, row["id"])
         yield row
 
 

@@ -212,7 +212,8 @@ def _table(rows: list[Mapping[str, Any]], features: Features, schema: pa.Schema)
     for name, kind in features.items():
         values = [row[name] for row in rows]
         if isinstance(kind, ClassLabel):
-            values = [kind.str2int(value) if isinstance(value, str) else value for value in values]
+            numbers = {label: number for number, label in enumerate(kind.names)}
+            values = [numbers[value] if isinstance(value, str) else value for value in values]
         if len(values) == 1 and isinstance(values[0], dict):
             columns.append(_one_file(values[0], schema.field(name).type))
         else:

@@ -78,7 +78,8 @@ class ShardTask:
         rows = question_rows(self.job, self.split, self.index, self.count)
         if self.kind == CROPS:
             return derived.crop_rows(rows, self.job)
-        return rows if self.job.config == "records" else derived.with_pictures(rows, self.job)
+        drawn = self.job.derived.previews or self.job.derived.frames > 0
+        return derived.with_pictures(rows, self.job) if drawn else rows
 
 
 def run_task(task: ShardTask) -> list[str]:
