@@ -77,3 +77,30 @@ def test_copies_stay_row_features(copied):
     again = copied(FEATURES)
     assert type(again) is RowFeatures
     assert again == FEATURES
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        (datasets.ClassLabel(names=["a", "b"]), 1),
+        (datasets.ClassLabel(names=["a", "b"]), "b"),
+        (datasets.Value("float32"), 1),
+        (datasets.Value("int8"), np.int64(1)),
+        (datasets.Value("string"), None),
+        ({"inner": datasets.Value("int8")}, {"inner": 1}),
+    ],
+)
+def test_structs_of_any_members_are_encoded_as_datasets_does(part, value):
+    types = {"list": [{"name": datasets.Value("string"), "part": part}]}
+    for item in ({"name": "x", "part": value}, {"part": value, "name": "x"}):
+        ours = RowFeatures(types).encode_example({"list": [item]})
+        assert repr(ours) == repr(datasets.Features(types).encode_example({"list": [item]}))
+
+
+def test_columns_that_are_renamed_in_place_are_followed():
+    text = datasets.Value("string")
+    features = RowFeatures({"a": text})
+    assert features.encode_example({"a": "x"}) == {"a": "x"}
+    del features["a"]
+    features["b"] = text
+    assert features.encode_example({"a": "x", "b": "y"}) == {"b": "y"}

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from reasonknee_hf.rows.features import row_features
 from reasonknee_hf.rows.moaks import QUESTIONS, Question
-from reasonknee_hf.rows.record import Problem, grades_dict, published_object, scan_columns, to_row
+from reasonknee_hf.rows.record import (
+    Problem,
+    _usual_diagnosis,
+    grades_dict,
+    published_object,
+    scan_columns,
+    to_row,
+)
 from reasonknee_hf.rows.scan import Scan
 
 SCAN = Scan(
@@ -340,6 +347,80 @@ def test_the_published_object_is_rebuilt_exactly(value: Any) -> None:
     row, _ = problems_of(final_diagnosis=value)
     row["final_diagnosis"].encode()
     assert repr(published_object(row)) == repr(value)
+
+
+_SOME_NUMBERS = [-1, 0, 3, 4, 2.0, True, None, "2", 2**31 - 1, 2**31, 1 - 2**31, -(2**31), 10**20]
+_PARTS: dict[str, list[Any]] = {
+    "box key": ["bounding_box", "Bounding Box", "bbox", "box", "\0"],
+    "box": [
+        [],
+        [1, 2, 3, 4, 5],
+        [1, 2, 3, 4, 5, 6, 7],
+        [2, 1, 3, 4, 5, 6],
+        [1, 2, 4, 3, 5, 6],
+        [1, 2, 3, 4, 6, 5],
+    ],
+    "low edge": _SOME_NUMBERS,
+    "high edge": _SOME_NUMBERS,
+    "wrapper": ["final_diagnosis", "MOAKS_scores", "MOA\u212a\u017f grade", "scores", "bbox", "100%d"],
+    "lesion": [
+        "patella_medial_BML",
+        "Patella-medial BML",
+        "patella lateral BML",
+        "MOAKS_scores",
+        "bbox",
+        "\ud800",
+    ],
+    "attribute": [
+        "% BML",
+        "% of lesion that is BML",
+        "percent",
+        "NUMBER",
+        "Number of BML",
+        "50%d",
+        "\0",
+        "\ud800",
+    ],
+    "grade": _SOME_NUMBERS,
+    "grades": [{}, 2, None, [], {"size": 1}],
+    "lesions": [{}, 2, None, [], {"patella medial BML": {"size": 1}, "patella lateral BML": {"size": 1}}],
+}
+
+
+def diagnosis_with(**parts: Any) -> Any:
+    box = parts.get("box", [parts.get("low edge", 0), parts.get("high edge", 2**31 - 1), 3, 4, 5, 6])
+    grades = parts.get(
+        "grades", {"size": 1, "number": 3, parts.get("attribute", "percent_bml"): parts.get("grade", 2)}
+    )
+    lesions = parts.get("lesions", {parts.get("lesion", "patella medial BML"): grades})
+    return {parts.get("box key", "bounding_box"): box, parts.get("wrapper", "final_diagnosis"): lesions}
+
+
+@pytest.mark.parametrize(("part", "value"), [(part, value) for part in _PARTS for value in _PARTS[part]])
+def test_the_fast_way_gives_what_the_general_one_gives(
+    part: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = diagnosis_with(**{part: value})
+    for diagnosis in (
+        usual,
+        dict([*usual.items()][::-1]),
+        usual | {"comment": "none"},
+        [usual],
+        json.dumps(usual),
+    ):
+        fast = row_and_problems(diagnosis)
+        with monkeypatch.context() as patch:
+            patch.setattr("reasonknee_hf.rows.record._usual_diagnosis", lambda *_: None)
+            assert row_and_problems(diagnosis) == fast
+
+
+def row_and_problems(diagnosis: Any) -> tuple[str, list[Problem]]:
+    row, problems = problems_of(final_diagnosis=diagnosis, prompt=prompt_for(QUESTIONS[1]))
+    return repr(row), problems  # as repr, so that 1 and True differ
+
+
+def test_published_records_go_the_fast_way() -> None:
+    assert _usual_diagnosis(record()["final_diagnosis"], QUESTIONS[24]) is not None
 
 
 @settings(deadline=None)

@@ -65,8 +65,7 @@ def codec_of(feature: Any) -> Codec:
             return number
         return value if is_stored(value) else slowly(value)
 
-    stored_type = _PYTHON_TYPES.get(feature.dtype) if isinstance(feature, Value) else None
-    return Codec(encode, decode, stored_type)
+    return Codec(encode, decode, _python_type(feature))
 
 
 def _is_plain(feature: Any) -> bool:
@@ -83,25 +82,37 @@ def _check(feature: Any) -> Callable[[Any], bool]:
         count = feature.num_classes
         return lambda value: value is None or (type(value) is int and 0 <= value < count)
     if isinstance(feature, Value):
-        wanted = _PYTHON_TYPES.get(feature.dtype)
+        wanted = _python_type(feature)
         return lambda value: value is None or type(value) is wanted
     if isinstance(feature, VolumeFeature):
         return lambda value: value is None or (type(value) is dict and value.keys() == _STORED_VOLUME)
     if isinstance(feature, dict):
         members = {name: _check(part) for name, part in feature.items()}
+        names = [*feature]
+        types = [_python_type(part) for part in feature.values()]
         return lambda value: (
             type(value) is dict
-            and value.keys() == members.keys()
-            and all(is_stored(value[name]) for name, is_stored in members.items())
+            and (
+                ([*value] == names and [*map(type, value.values())] == types)  # nearly always
+                or (
+                    value.keys() == members.keys()
+                    and all(is_stored(value[name]) for name, is_stored in members.items())
+                )
+            )
         )
     inner = _item(feature)
-    if isinstance(inner, Value) and inner.dtype in _PYTHON_TYPES:
-        only = {_PYTHON_TYPES[inner.dtype]}
+    if (item_type := _python_type(inner)) is not None:
+        only = {item_type}
         return lambda value: value is None or (type(value) is list and only.issuperset(map(type, value)))
     if inner is not None:
         is_stored_item = _check(inner)
         return lambda value: value is None or (type(value) is list and all(map(is_stored_item, value)))
     return lambda value: False
+
+
+def _python_type(feature: Any) -> type | None:
+    """The type that stored values of a plain feature have; `None` if that does not settle it."""
+    return _PYTHON_TYPES.get(feature.dtype) if isinstance(feature, Value) else None
 
 
 def _item(feature: Any) -> Any:

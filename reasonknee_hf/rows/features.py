@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import is_
 from typing import Any
 
 from datasets import ClassLabel, Features, Sequence, Value
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.rows.codecs import Codec, codec_of
+from reasonknee_hf.rows.codecs import codec_of
 from reasonknee_hf.rows.moaks import CATEGORIES
 from reasonknee_hf.rows.scan import SIDES
 from reasonknee_hf.volumes.feature import VolumeFeature
@@ -21,6 +20,17 @@ ANSWER_COLUMNS = ("cot", "answer")
 """Columns whose text gives the grade away; rows of `bench` have none of them."""
 
 
+class _Columns:
+    """Names and types of the columns, and how values of those that need it are encoded and decoded."""
+
+    def __init__(self, features: Features) -> None:
+        self.names = list(features)
+        self.types = list(features.values())
+        codecs = [(name, codec_of(type_)) for name, type_ in features.items()]
+        self.encoders = [(name, codec.stored_type, codec.encode) for name, codec in codecs]
+        self.decoders = [(name, codec.decode) for name, codec in codecs if codec.decode is not None]
+
+
 class RowFeatures(Features):
     """Features that pass rows on fast, and whose decoded volumes know the row they belong to.
 
@@ -29,12 +39,14 @@ class RowFeatures(Features):
     """
 
     def encode_example(self, example: Mapping[str, Any]) -> dict[str, Any]:
-        names, codecs = self._codecs()
-        row = dict(zip(names, map(example.get, names), strict=True))
-        for name, codec in codecs:
+        columns = self._columns()
+        row = dict(example)
+        if [*row] != columns.names:
+            row = {name: row.get(name) for name in columns.names}
+        for name, stored_type, encode in columns.encoders:
             value = row[name]
-            if value is not None and type(value) is not codec.stored_type:
-                row[name] = codec.encode(value)
+            if value is not None and type(value) is not stored_type:
+                row[name] = encode(value)
         return row
 
     def decode_example(
@@ -42,20 +54,18 @@ class RowFeatures(Features):
     ) -> dict[str, Any]:
         row = dict(example)
         label = row.get("id") or row.get("scan_id")
-        for name, codec in self._codecs()[1]:
-            if codec.decode is not None and name in row:
-                value = row[name] = codec.decode(row[name], token_per_repo_id)
+        for name, decode in self._columns().decoders:
+            if name in row:
+                value = row[name] = decode(row[name], token_per_repo_id)
                 _name_volume(value, label)
         return row
 
-    def _codecs(self) -> tuple[list[str], list[tuple[str, Codec]]]:
-        """Names of the columns, and each with its codec. Made anew when a column's type has been replaced."""
-        known = self.__dict__.get("_known_codecs")
-        if known is None or len(known[0]) != len(self) or not all(map(is_, known[0], self.values())):
-            names = list(self)
-            known = list(self.values()), (names, [(name, codec_of(self[name])) for name in names])
-            self.__dict__["_known_codecs"] = known
-        return known[1]
+    def _columns(self) -> _Columns:
+        """What is done with the values of each column. Made anew when columns have been replaced."""
+        known: _Columns | None = self.__dict__.get("_known_columns")
+        if known is None or known.names != [*self] or known.types != [*self.values()]:
+            known = self.__dict__["_known_columns"] = _Columns(self)
+        return known
 
     def decode_batch(
         self, batch: dict[str, list[Any]], token_per_repo_id: dict[str, str | bool | None] | None = None

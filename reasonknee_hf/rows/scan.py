@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from reasonknee_hf.errors import ReleaseError
 
@@ -58,7 +59,7 @@ class Scan:
     split: str = ""
     published_side: str = ""
 
-    @property
+    @cached_property
     def scan_id(self) -> str:
         """`patient_visit_study_series_side`, the side as the published digit: 1 right, 2 left."""
         return "_".join((self.patient_id, self.visit, self.study, self.series, _DIGITS[self.knee_side]))
