@@ -21,9 +21,10 @@ test-floor: .venv-floor/installed
 test-slow: .venv/installed-test
 	.venv/bin/python -m pytest -m "slow and not train" $(PYTEST_FLAGS)
 
-# The training loops with the real libraries; their environment takes about 6 GB.
+# The training loops with the real libraries; their environment takes about 6 GB. One file, one worker: two of them
+# share a costly run.
 test-train: .venv-train/installed
-	.venv-train/bin/python -m pytest tests/train -m train $(PYTEST_FLAGS)
+	.venv-train/bin/python -m pytest tests/train -m train --dist loadscope $(PYTEST_FLAGS)
 
 lint: .venv/installed-test
 	.venv/bin/ruff check .
