@@ -212,8 +212,10 @@ def import_what_is_used(method: str) -> None:
     modules = ["orjson", "ijson.backends.yajl2_c", "reasonknee_hf.rows.json_array"]
     if method in STREAMS:
         modules += ["datasets", "pandas", "reasonknee_hf.builder"]
-        with contextlib.suppress(ImportError):
-            importlib.import_module("torch.utils.data")  # datasets makes its streams torch datasets
+        # `datasets` makes its streams torch datasets, and loads scipy for every builder it prepares for streaming.
+        for optional in ("torch.utils.data", "scipy.io"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(optional)
     for module in modules:
         importlib.import_module(module)
 

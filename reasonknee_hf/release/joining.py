@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from reasonknee_hf.errors import (
     ArchiveError,
@@ -47,6 +47,24 @@ class RowOptions:
         return self.shuffle is None and self.equal_steps is None
 
 
+class _Joined(NamedTuple):
+    """What all records that name the same volume have in common.
+
+    Attributes:
+        scan: The scan; one that the split does not list if `problems` says so.
+        image: URL of its volume.
+        mask: URL of its mask.
+        missing: What is wrong with the two files.
+        problems: What is wrong with the name.
+    """
+
+    scan: Scan
+    image: str | None
+    mask: str | None
+    missing: tuple[Problem, ...]
+    problems: tuple[Problem, ...]
+
+
 class Joiner:
     """Makes rows of one split.
 
@@ -63,7 +81,7 @@ class Joiner:
         self.options = options
         self.faults = faults
         # The rows of a scan come together, or mixed with those of a few others.
-        self._volumes = lru_cache(maxsize=64)(self._find_volumes)
+        self._joined = lru_cache(maxsize=64)(self._join)
 
     def __reduce__(self) -> tuple[type[Joiner], tuple[Release, str, RowOptions, FaultLog]]:
         return Joiner, (self.release, self.split, self.options, self.faults)
@@ -93,16 +111,10 @@ class Joiner:
             RecordError: With `on_error="raise"`, the record does not fit; the message names row, file and offset.
         """
         image = record.value.get("image")
-        scan = self.release.scan_of(image, self.split)
-        problems: list[Problem] = []
-        if scan is None:
-            scan = scan_from_image_path(image, self.split) or Scan(
-                "", "", "", "", "right", "", None, self.split
-            )
-            problems.append(Problem("image", f"{image!r} is the volume of no scan that the split lists"))
-        image_url, mask_url, missing = self._volumes(scan)
-        row, found = to_row(record.value, scan, image_url, mask_url)
-        problems += found
+        # Only text can be remembered; anything else is the volume of no scan.
+        joined = self._joined(image) if isinstance(image, str) else self._join(image)
+        row, found = to_row(record.value, joined.scan, joined.image, joined.mask)
+        problems, missing = [*joined.problems, *found], joined.missing
         if problems and self.options.on_error == "raise":
             path = self.release.annotation_path(self.split, self.options.annotations)
             raise RecordError(
@@ -114,6 +126,17 @@ class Joiner:
             return None
         return self._shown(row)
 
+    def _join(self, image: object) -> _Joined:
+        """The scan whose volume a record names, and what else follows from that name alone."""
+        problems: tuple[Problem, ...] = ()
+        scan = self.release.scan_of(image, self.split)
+        if scan is None:
+            scan = scan_from_image_path(image, self.split) or Scan(
+                "", "", "", "", "right", "", None, self.split
+            )
+            problems = (Problem("image", f"{image!r} is the volume of no scan that the split lists"),)
+        return _Joined(scan, *self._volumes(scan), problems)
+
     def _goes_on(self, row_id: str, problems: Sequence[Problem]) -> bool:
         """Keeps what is wrong with a row; whether the row is given all the same."""
         skips = self.options.on_error == "skip"
@@ -121,7 +144,7 @@ class Joiner:
             self.faults.add(Fault("skipped" if skips else "nulled", row_id, str(problem)))
         return not skips
 
-    def _find_volumes(self, scan: Scan) -> tuple[str | None, str | None, tuple[Problem, ...]]:
+    def _volumes(self, scan: Scan) -> tuple[str | None, str | None, tuple[Problem, ...]]:
         """URLs of the scan's volume and mask, and what is wrong with them.
 
         With `on_error="raise"` nothing is looked at: what is wrong shows when it is touched. Otherwise both are read

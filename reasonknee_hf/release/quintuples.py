@@ -192,12 +192,10 @@ class Quintuples:
                     index.add(record)
                 while head >= ranges[shard][1]:
                     shard, passed = shard + 1, 0
-                if self.joiner.is_chosen(record.value.get("image")):
+                image = record.value.get("image")
+                if self.joiner.is_chosen(image):
                     passed += 1
-                    yield (
-                        Place(shard, passed, record.offset + record.length, record.value.get("image")),
-                        record,
-                    )
+                    yield Place(shard, passed, record.end, image), record
             if index is not None:
                 keep_index(self.release, self.path, index)
             shard, passed, resume = beyond, 0, None

@@ -37,7 +37,8 @@ class RawRecord(NamedTuple):
         value: The parsed object, exactly what `json.loads` makes of it.
         index: Its number in the file, from 0; in a share of a file, its number in the share.
         offset: Where its `{` stands in the file, in bytes.
-        length: Its length in bytes, up to and with its `}`.
+        end: The byte behind its `}`.
+        length: Its length in bytes.
     """
 
     value: dict[str, Any]
@@ -48,6 +49,10 @@ class RawRecord(NamedTuple):
     @property
     def offset(self) -> int:
         return self.piece.spans()[self.place][0]
+
+    @property
+    def end(self) -> int:
+        return self.piece.spans()[self.place][1]
 
     @property
     def length(self) -> int:
