@@ -26,6 +26,7 @@ _SCANS_PER_SHARD = 24
 _LOOK_BACK = 16 * 1024
 _LOOK_AHEAD = 32 * 1024
 _GAP = 4 * 1024
+_FIRST_AFTER_SEEK = 256 * 1024
 
 
 def shard_count(scans: int) -> int:
@@ -62,7 +63,8 @@ def read_records(
     else:
         start, run = resume
         begun = True
-        records = iter_share(_chunks(tree, path, start, high, size), name=path, start=start, stop=size)
+        chunks = _chunks(tree, path, start, high, size, first=_FIRST_AFTER_SEEK)
+        records = iter_share(chunks, name=path, start=start, stop=size)
     for record in records:
         image = record.value.get("image")
         if not begun or image != run:
@@ -125,11 +127,21 @@ def _from_before(tree: Tree, path: str, low: int, high: int, size: int) -> Itera
     yield from iter_records(_chunks(tree, path, 0, high, size), name=path)
 
 
-def _chunks(tree: Tree, path: str, start: int, high: int, size: int) -> Iterator[bytes]:
-    """Bytes from `start` on, asked for as far as they are likely needed, and further when they are."""
+def _chunks(
+    tree: Tree, path: str, start: int, high: int, size: int, first: int | None = None
+) -> Iterator[bytes]:
+    """Bytes from `start` on, asked for as far as they are likely needed, and further when they are.
+
+    Args:
+        first: Most bytes of the first request: whoever seeks to a row may want only a few.
+    """
     ahead = _LOOK_AHEAD
     while start < size:
         stop = min(size, max(high, start) + ahead)
+        if first is not None:
+            stop, first = min(stop, start + first), None
+        else:
+            ahead *= 4
         whole = start == 0 and stop == size
         yield from tree.stream(path) if whole else tree.stream(path, start, stop)
-        start, ahead = stop, ahead * 4
+        start = stop
