@@ -25,7 +25,8 @@ from reasonknee_hf.version import __version__
 ANNOTATIONS = ("all", "balanced")
 ON_ERROR = ("raise", "skip", "null")
 EQUAL_STEPS = ("drop", "pad")
-STREAM_ONLY = ("shuffle", "equal_steps", "start")
+BALANCES = ("grades",)
+STREAM_ONLY = ("shuffle", "equal_steps", "balance", "start")
 
 
 @dataclass
@@ -49,6 +50,8 @@ class ReasonKneeConfig(datasets.BuilderConfig):
         num_shards: What workers and ranks divide among themselves; 24 to 192 by default, by the number of scans.
         equal_steps: `"drop"` or `"pad"`: every shard gives the same number of rows, so that ranks take equal steps; the
             rest is dropped, or rows of the same shard are repeated. How many is logged. Streaming only.
+        balance: `"grades"`: rows of rare grades are repeated inside the windows of the shuffle, by the rule of
+            `rows.balance`; the weights are logged. Goes with `shuffle`.
         start: Number of the first row, found in the row index. Streaming only.
         identity: Set by the builder: what the source was resolved to. It keeps caches of different commits apart.
     """
@@ -65,6 +68,7 @@ class ReasonKneeConfig(datasets.BuilderConfig):
     window: int = 4
     num_shards: int | None = None
     equal_steps: str | None = None
+    balance: str | None = None
     start: int | None = None
     identity: str | None = None
 
@@ -116,6 +120,12 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             value = options.get(option, least)
             if not isinstance(value, int) or value < least:
                 raise OptionError(f"{option}={value!r}: a whole number of at least {least} is needed.")
+        _check_choice("balance", options.get("balance", "grades"), BALANCES)
+        if "balance" in options and ("shuffle" not in options or name in ("bench", "scans")):
+            raise OptionError(
+                "balance= repeats rows inside the windows of the shuffle: it needs shuffle= with a seed, and a config"
+                " with grades to train on (full or high_fidelity)."
+            )
         if name == "bench" and options.get("equal_steps") == "pad":
             raise OptionError(
                 "equal_steps='pad' repeats rows, which would count twice: it is not for the config bench."

@@ -76,7 +76,10 @@ def test_any_fsspec_url_is_a_source(sample_dir):
     try:
         assert masks("memory://knees/release") == masks(sample_dir)
         rows = [
-            [row["id"] for row in reasonknee_hf.load_dataset("full", split="test", streaming=True, source=source)]
+            [
+                row["id"]
+                for row in reasonknee_hf.load_dataset("full", split="test", streaming=True, source=source)
+            ]
             for source in ("memory://knees/release", str(sample_dir))
         ]
         assert rows[0] == rows[1] != []

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 def known_index(release: Release, path: str) -> RowIndex | None:
     """The index of an annotation file if it has been built on this machine; it is memory-mapped, not read."""
-    file = _file(release, path)
+    file = index_file(release, path)
     try:
         with open(file, "rb") as handle:
             index = RowIndex.from_buffer(
@@ -43,7 +43,7 @@ def row_index(release: Release, path: str) -> RowIndex:
     """
     from filelock import FileLock
 
-    with FileLock(f"{_file(release, path)}.lock"):
+    with FileLock(f"{index_file(release, path)}.lock"):
         index = known_index(release, path)
         if index is None:
             logger.info("indexing the records of %s of %s", path, release.tree.name)
@@ -57,7 +57,7 @@ def row_index(release: Release, path: str) -> RowIndex:
 def keep_index(release: Release, path: str, builder: IndexBuilder) -> RowIndex:
     """Stores the index of all records of a file for this machine, in one step."""
     index = builder.finish(identity=_identity(release, path), size=release.tree.size(path))
-    file = _file(release, path)
+    file = index_file(release, path)
     handle, temporary = tempfile.mkstemp(dir=file.parent)
     try:
         with open(handle, "wb") as out:
@@ -73,7 +73,8 @@ def _identity(release: Release, path: str) -> str:
     return f"{release.identity}/{path}"
 
 
-def _file(release: Release, path: str) -> Path:
+def index_file(release: Release, path: str) -> Path:
+    """Where the index of an annotation file is kept."""
     from huggingface_hub import cached_assets_path
 
     folder = cached_assets_path("reasonknee_hf", namespace="rows", subfolder="index")

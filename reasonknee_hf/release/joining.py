@@ -40,6 +40,7 @@ class RowOptions:
     window: int = 4
     num_shards: int | None = None
     equal_steps: str | None = None
+    balance: str | None = None
 
     @property
     def is_published_order(self) -> bool:

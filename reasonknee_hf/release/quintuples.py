@@ -21,6 +21,8 @@ from reasonknee_hf.release.joining import Joiner, RowOptions
 from reasonknee_hf.release.order import permutation
 from reasonknee_hf.release.release import Release
 from reasonknee_hf.release.shards import read_records, scan_reader, shard_count, share
+from reasonknee_hf.release.weights import row_weights
+from reasonknee_hf.rows.balance import repeats, total
 from reasonknee_hf.rows.index import IndexBuilder, RowIndex
 from reasonknee_hf.rows.json_array import RawRecord
 
@@ -146,9 +148,8 @@ class Quintuples:
 
     def rows_per_shard(self, epoch: int = 0) -> list[int]:
         """How many rows each shard of the split gives."""
-        counts = self.index.counts()
         shards = [_numbers(shard) for shard in self.shards()]
-        rows = [int(counts[self._images_of(*shard, epoch)].sum()) for shard in shards]
+        rows = [int(self._rows_per_image[self._images_of(*shard, epoch)].sum()) for shard in shards]
         if self.options.equal_steps is None:
             return rows
         target = max(rows) if self.options.equal_steps == "pad" else min(rows)
@@ -210,7 +211,7 @@ class Quintuples:
         for shard in range(place.shard, len(shards)):
             passed = place.row if shard == place.shard else 0
             images = self._images_of(*shards[shard], epoch)
-            rows = int(self.index.counts()[images].sum())
+            rows = int(self._rows_per_image[images].sum())
             while passed < (rows if target is None else target):
                 for record in self._from(images, shards[shard][0], epoch, passed % rows):
                     passed += 1
@@ -220,7 +221,7 @@ class Quintuples:
 
     def _equal_rows(self, epoch: int) -> int:
         """How many rows every shard gives; says what that costs."""
-        equal, all_rows = self.rows_per_shard(epoch), len(self.index)
+        equal, all_rows = self.rows_per_shard(epoch), int(self._rows_per_image.sum())
         change = sum(equal) - all_rows
         what = f"{change:,} rows are repeated" if change > 0 else f"{-change:,} rows are dropped"
         logger.warning("equal steps: %s of %s, which has %s rows", what, self.split, f"{all_rows:,}")
@@ -233,7 +234,12 @@ class Quintuples:
         seed, window = self.options.shuffle, self.options.window
         for start in range(0, len(images), window):
             rows = [self.index.rows_of(int(image)) for image in images[start : start + window]]
-            pairs = [(scan, place) for scan, some in enumerate(rows) for place in range(len(some))]
+            pairs = [
+                (scan, place)
+                for scan, (image, some) in enumerate(zip(images[start : start + window], rows, strict=True))
+                for place, times in enumerate(self._repeats(int(image), some, epoch))
+                for _ in range(times)
+            ]
             if passed >= len(pairs):
                 passed -= len(pairs)
                 continue
@@ -242,6 +248,27 @@ class Quintuples:
             record = scan_reader(self.release.tree, self.path, self.index, rows)
             yield from (record(scan, place) for scan, place in pairs[passed:])
             passed = 0
+
+    @cached_property
+    def _weights(self) -> npt.NDArray[np.float64] | None:
+        """The weight of every record where rare grades are oversampled."""
+        return None if self.options.balance is None else row_weights(self.release, self.path, self.index)
+
+    @cached_property
+    def _rows_per_image(self) -> npt.NDArray[np.int64]:
+        """How many rows each image of the index gives, in any epoch."""
+        if self._weights is None:
+            return self.index.counts()
+        images = range(len(self.index.images))
+        return np.array(
+            [total(self._weights[self.index.rows_of(image)].tolist()) for image in images], dtype=np.int64
+        )
+
+    def _repeats(self, image: int, rows: npt.NDArray[np.int64], epoch: int) -> list[int]:
+        """How often each record of an image comes."""
+        if self._weights is None:
+            return [1] * len(rows)
+        return repeats(self._weights[rows].tolist(), self.options.shuffle or 0, epoch, image)
 
     def _images_of(self, number: int, count: int, epoch: int) -> npt.NDArray[np.int64]:
         """Numbers, in the index, of the images of a shard, in the order of their rows."""
