@@ -26,6 +26,14 @@ test-slow: .venv/installed-test
 test-train: .venv-train/installed
 	.venv-train/bin/python -m pytest tests/train -m train --dist loadscope $(PYTEST_FLAGS)
 
+# Side by side with what people use today, at small size; without --small they take long and want an idle machine.
+bench: .venv/installed-bench
+	.venv/bin/python benchmarks/start.py
+	.venv/bin/python benchmarks/annotations.py --small
+	.venv/bin/python benchmarks/volumes.py --small
+	.venv/bin/python benchmarks/masks.py --small
+	.venv/bin/python benchmarks/convert.py --small
+
 lint: .venv/installed-test
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -45,6 +53,10 @@ format: .venv/installed-test
 .venv/installed-test: .venv/bin/python setup.cfg tests/constraints.txt
 	.venv/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,test,lint]'
 	touch $@ .venv/installed
+
+.venv/installed-bench: .venv/installed-test benchmarks/requirements.txt
+	.venv/bin/python -m pip install $(PIP_FLAGS) -r benchmarks/requirements.txt
+	touch $@
 
 .venv-floor/installed: setup.cfg
 	$(PYTHON) -m venv .venv-floor
