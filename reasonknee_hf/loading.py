@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import datasets
@@ -71,10 +70,3 @@ def load_dataset(
         num_proc=num_proc,
     )
     return builder.as_dataset(split=split, in_memory=bool(keep_in_memory))
-
-
-def config_names() -> Sequence[str]:
-    """The names that `load_dataset` takes."""
-    from reasonknee_hf.builder import ReasonKnee
-
-    return list(ReasonKnee.builder_configs)

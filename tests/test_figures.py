@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import in_fresh_process, text_release
+from support import files_below, in_fresh_process, text_release
 
 import reasonknee_hf
 
@@ -42,9 +42,7 @@ def test_peak_memory_of_all_rows(large, tmp_path):
 
 def test_bytes_before_the_first_row(large, origin):
     path = large / "data/generate_data/train.json"
-    origin.put_tree(
-        REPO, {p.relative_to(large).as_posix(): p.read_bytes() for p in large.rglob("*") if p.is_file()}
-    )
+    origin.put_tree(REPO, files_below(large))
     ds = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=REPO, endpoint=origin.url)
     origin.log.clear()
     rows = iter(ds)
@@ -58,9 +56,7 @@ def test_bytes_before_the_first_row(large, origin):
 
 
 def test_a_warm_index_seeks_to_a_row(large, origin):
-    origin.put_tree(
-        REPO, {p.relative_to(large).as_posix(): p.read_bytes() for p in large.rglob("*") if p.is_file()}
-    )
+    origin.put_tree(REPO, files_below(large))
 
     def from_row(start):
         return reasonknee_hf.load_dataset(
@@ -77,9 +73,7 @@ def test_a_warm_index_seeks_to_a_row(large, origin):
 
 def test_workers_read_little_more_than_their_share(large, origin):
     torch = pytest.importorskip("torch")
-    origin.put_tree(
-        REPO, {p.relative_to(large).as_posix(): p.read_bytes() for p in large.rglob("*") if p.is_file()}
-    )
+    origin.put_tree(REPO, files_below(large))
     ds = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=REPO, endpoint=origin.url)
     size = (large / "data/generate_data/train.json").stat().st_size
     origin.log.clear()

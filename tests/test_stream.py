@@ -166,6 +166,25 @@ class TestEqualSteps:
             next(iter(stream(release, equal_steps="drop", num_shards=6)))
         assert any("dropped" in message and f"{ROWS:,}" in message for message in caplog.messages)
 
+    def test_the_number_is_that_of_the_config(self, release, caplog):
+        scans = reasonknee_hf.open_release(release).scans("train")
+        chosen = [scan.scan_id for scan in scans[:6]]
+        options = {"high_fidelity": chosen, "equal_steps": "drop", "shuffle": 1, "num_shards": 3}
+        with caplog.at_level("WARNING", logger="reasonknee_hf"):
+            ds = reasonknee_hf.load_dataset(
+                "high_fidelity", split="train", streaming=True, source=release, masks=False, **options
+            )
+            assert len(list(ds)) == 6 * 62
+        assert any(f"0 rows are dropped of train, which has {6 * 62} rows" in m for m in caplog.messages)
+
+    def test_another_split_does_not_matter(self, sample_dir):
+        source = str(sample_dir)
+        for split in reasonknee_hf.load_dataset("full", streaming=True, source=source).values():
+            list(split)  # all indexes are there now; validation has fewer scans than shards
+        options = {"equal_steps": "drop", "shuffle": 1, "num_shards": 3}
+        ds = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=source, **options)
+        assert len(list(ds)) == 3 * 62
+
     def test_evaluation_never_pads(self, sample_dir):
         with pytest.raises(OptionError, match="bench"):
             reasonknee_hf.load_dataset(

@@ -87,7 +87,7 @@ class Quintuples:
             return len(self.release.scans(self.split))
         if self.known_index is None:
             return None
-        return sum(self.rows_per_shard())
+        return sum(self._held_by_shards(0))
 
     def shards(self) -> list[str]:
         """`"0/24"`, `"1/24"`, …: what workers and ranks divide among themselves."""
@@ -148,8 +148,7 @@ class Quintuples:
 
     def rows_per_shard(self, epoch: int = 0) -> list[int]:
         """How many rows each shard of the split gives."""
-        shards = [_numbers(shard) for shard in self.shards()]
-        rows = [int(self._rows_per_image[self._images_of(*shard, epoch)].sum()) for shard in shards]
+        rows = self._held_by_shards(epoch)
         if self.options.equal_steps is None:
             return rows
         target = max(rows) if self.options.equal_steps == "pad" else min(rows)
@@ -160,6 +159,11 @@ class Quintuples:
                 "that is not larger than the number of scans."
             )
         return [target] * len(rows)
+
+    def _held_by_shards(self, epoch: int) -> list[int]:
+        """How many rows each shard of the split has, before steps are made equal."""
+        shards = [_numbers(shard) for shard in self.shards()]
+        return [int(self._rows_per_image[self._images_of(*shard, epoch)].sum()) for shard in shards]
 
     # --- published order -----------------------------------------------------------------------------------------
 
@@ -221,7 +225,7 @@ class Quintuples:
 
     def _equal_rows(self, epoch: int) -> int:
         """How many rows every shard gives; says what that costs."""
-        equal, all_rows = self.rows_per_shard(epoch), int(self._rows_per_image.sum())
+        equal, all_rows = self.rows_per_shard(epoch), sum(self._held_by_shards(epoch))
         change = sum(equal) - all_rows
         what = f"{change:,} rows are repeated" if change > 0 else f"{-change:,} rows are dropped"
         logger.warning("equal steps: %s of %s, which has %s rows", what, self.split, f"{all_rows:,}")
