@@ -9,24 +9,25 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
 from reasonknee_hf.errors import ReleaseError
 
 SIDES = ("right", "left")
 
-_COLUMNS = {
-    "patient_id": "patient_id",
-    "time": "visit",
-    "study_folder": "study",
-    "series_folder": "series",
-    "knee_side": "published_side",
-    "image_filepath": "image_filepath",
-    "label_filepath": "label_filepath",
-}
-_MAY_BE_EMPTY = "label_filepath"
+# Of these only the last may be empty.
+_COLUMNS = (
+    "patient_id",
+    "time",
+    "study_folder",
+    "series_folder",
+    "knee_side",
+    "image_filepath",
+    "label_filepath",
+)
 _DIGITS = {"right": "1", "left": "2"}
 _SIDE_SPELLINGS = {"1": "right", "r": "right", "right": "right", "2": "left", "l": "left", "left": "left"}
 _IMAGE_PATH = re.compile(
@@ -82,8 +83,15 @@ def read_split_csv(content: bytes, name: str, split: str) -> list[Scan]:
         _, header = next(rows)
     except StopIteration:
         raise ReleaseError(f"{name} is empty; a split table begins with a line of column names.") from None
-    places = _places(header, name)
-    return [_scan(row, header, places, f"{name}, line {line}", split) for line, row in rows]
+    pick = itemgetter(*_places(header, name))
+    scans = []
+    for line, row in rows:
+        if len(row) != len(header):
+            raise ReleaseError(
+                f"{name}, line {line} has {len(row)} cells, the header names {len(header)} columns."
+            )
+        scans.append(_scan(pick(row), f"{name}, line {line}", split))
+    return scans
 
 
 def scan_from_image_path(path: object, split: str = "") -> Scan | None:
@@ -115,15 +123,15 @@ def _rows(content: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:
-            cells = [cell.strip() for cell in row]
+            cells = list(map(str.strip, row))
             if any(cells):
                 yield reader.line_num, cells
     except csv.Error as error:
         raise ReleaseError(f"{name}, line {reader.line_num} is not CSV: {error}.") from None
 
 
-def _places(header: list[str], name: str) -> dict[str, int]:
-    """Field of [`Scan`] -> column number."""
+def _places(header: list[str], name: str) -> list[int]:
+    """Where the columns of `_COLUMNS` stand."""
     found = ", ".join(header)
     missing = [column for column in _COLUMNS if column not in header]
     if missing:
@@ -136,30 +144,28 @@ def _places(header: list[str], name: str) -> dict[str, int]:
         raise ReleaseError(
             f"{name} has the column {repeated[0]} {header.count(repeated[0])} times. It has: {found}."
         )
-    return {field: header.index(column) for column, field in _COLUMNS.items()}
+    return [header.index(column) for column in _COLUMNS]
 
 
-def _scan(row: list[str], header: list[str], places: dict[str, int], where: str, split: str) -> Scan:
-    if len(row) != len(header):
-        raise ReleaseError(f"{where} has {len(row)} cells, the header names {len(header)} columns.")
-    cells = {field: row[place] for field, place in places.items()}
-    for column, field in _COLUMNS.items():
-        if not cells[field] and field != _MAY_BE_EMPTY:
-            raise ReleaseError(f"{where}: {column} is empty. Fill it in, or remove the line.")
-    side = _SIDE_SPELLINGS.get(cells["published_side"].casefold())
+def _scan(cells: Sequence[str], where: str, split: str) -> Scan:
+    """The scan of a line; `cells` are those of `_COLUMNS`."""
+    patient_id, visit, study, series, published_side, image_filepath, label_filepath = cells
+    if not all(cells[:-1]):
+        column = _COLUMNS[cells.index("")]
+        raise ReleaseError(f"{where}: {column} is empty. Fill it in, or remove the line.")
+    side = _SIDE_SPELLINGS.get(published_side.casefold())
     if side is None:
         raise ReleaseError(
-            f"{where}: knee_side is {cells['published_side']!r}; known are 1, R, right (right) and "
-            "2, L, left (left)."
+            f"{where}: knee_side is {published_side!r}; known are 1, R, right (right) and 2, L, left (left)."
         )
     return Scan(
-        patient_id=cells["patient_id"],
-        visit=cells["visit"],
-        study=cells["study"],
-        series=cells["series"],
-        knee_side=side,
-        image_filepath=cells["image_filepath"],
-        label_filepath=cells["label_filepath"] or None,
-        split=split,
-        published_side=cells["published_side"],
+        patient_id,
+        visit,
+        study,
+        series,
+        side,
+        image_filepath,
+        label_filepath or None,
+        split,
+        published_side,
     )
