@@ -91,7 +91,7 @@ class RowsIterable(ExamplesIterable):
         place = self.start if self._state_dict is None else self._loaded_place()
         for behind, key, row in self.rows.read(self.shards, self.epoch, place):
             if self._state_dict is not None:
-                self._state_dict["place"] = behind._asdict()
+                self._state_dict["place"] = behind
             yield key, row
 
     def _loaded_place(self) -> Place:
@@ -106,7 +106,7 @@ class RowsIterable(ExamplesIterable):
                 f"the state has version {state['version']}, this package reads {STATE_VERSION}. Resume with the "
                 "version of reasonknee_hf that saved it."
             )
-        ours, place = self._setup(), Place(**state["place"])
+        ours, place = self._setup(), Place(**deepcopy(state["place"]))
         if place == self.start:
             # Nothing was read: the state may have been taken before the shards were divided among the workers.
             del ours["shards"]

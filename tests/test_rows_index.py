@@ -60,14 +60,14 @@ def test_agrees_with_the_records_and_survives_storage(values: list[dict[str, Any
         assert index.question_ids[row] == expected
     rows = [index.rows_of(number).tolist() for number in range(len(index.images))]
     assert rows == [[k for k, name in enumerate(names) if name == image] for image in index.images]
-    assert index.counts().tolist() == [len(some) for some in rows]
+    assert index.counts.tolist() == [len(some) for some in rows]
     assert index.grouped == ([k for some in rows for k in some] == list(range(len(values))))
 
 
 def test_published_layout() -> None:
     index = index_of(content_of(published(scans=3)))
     assert len(index) == 186
-    assert index.counts().tolist() == [62, 62, 62]
+    assert index.counts.tolist() == [62, 62, 62]
     assert index.rows_of(1).tolist() == list(range(62, 124))
     assert index.question_ids[:62].tolist() == list(range(1, 63))
     assert index.grouped

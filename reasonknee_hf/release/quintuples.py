@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, starmap
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -45,6 +45,33 @@ class Place(NamedTuple):
     image: str | None = None
 
 
+class Passed:
+    """Where an iteration stands behind a row it gave; copied or pickled, it is the dict of the [`Place`].
+
+    The place is worked out then: where a record ends takes a closer look at the file, and few of the places are
+    ever asked for.
+    """
+
+    __slots__ = ("record", "row", "shard")
+
+    def __init__(self, shard: int, row: int, record: RawRecord | None = None) -> None:
+        self.shard = shard
+        self.row = row
+        self.record = record  # the last one, in published order
+
+    def place(self) -> Place:
+        """The place itself."""
+        if self.record is None:
+            return Place(self.shard, self.row)
+        return Place(self.shard, self.row, self.record.end, self.record.value.get("image"))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return self.place()._asdict()
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (self.place()._asdict(),)
+
+
 @dataclass
 class Quintuples:
     """The rows of one split of a release. Cheap to make and to pickle; nothing is read before iteration.
@@ -63,6 +90,7 @@ class Quintuples:
     joiner: Joiner = field(init=False)
 
     def __post_init__(self) -> None:
+        self._order: tuple[int | None, npt.NDArray[np.int64]] = (None, np.zeros(0, np.int64))
         self.joiner = Joiner(self.release, self.split, self.options, self.faults)
 
     @property
@@ -87,7 +115,7 @@ class Quintuples:
             return len(self.release.scans(self.split))
         if self.known_index is None:
             return None
-        return sum(self._held_by_shards(0))
+        return int(self._rows_per_image[self._chosen_images[0]].sum())
 
     def shards(self) -> list[str]:
         """`"0/24"`, `"1/24"`, …: what workers and ranks divide among themselves."""
@@ -99,8 +127,8 @@ class Quintuples:
 
     def read(
         self, shards: Sequence[str], epoch: int = 0, place: Place | None = None
-    ) -> Iterator[tuple[Place, str, dict[str, Any]]]:
-        """Rows from a place on, each with its key and the place behind it.
+    ) -> Iterator[tuple[Passed, str, dict[str, Any]]]:
+        """Rows from a place on, each with its key and where the iteration then stands.
 
         Args:
             shards: Some of the names that [`Quintuples.shards`] gives, in any order.
@@ -120,7 +148,7 @@ class Quintuples:
             for behind, record in read(numbers, place):
                 row = self.joiner.row(record)
                 if row is not None:
-                    yield behind, str(record.offset), row
+                    yield behind, f"{behind.shard}_{behind.row}", row
         if self.options.on_error != "raise" and (report := self.faults.report()):
             logger.warning("%s of %s: %s", self.split, self.release.tree.name, report)
 
@@ -169,7 +197,7 @@ class Quintuples:
 
     def _scans(
         self, shards: Sequence[tuple[int, int]], place: Place
-    ) -> Iterator[tuple[Place, str, dict[str, Any]]]:
+    ) -> Iterator[tuple[Passed, str, dict[str, Any]]]:
         scans = self.release.scans(self.split)
         for shard in range(place.shard, len(shards)):
             low, high = share(len(scans), *shards[shard])
@@ -177,9 +205,9 @@ class Quintuples:
                 scan = scans[low + passed]
                 row = self.joiner.scan_row(scan)
                 if row is not None:
-                    yield Place(shard, passed + 1), scan.scan_id, row
+                    yield Passed(shard, passed + 1), scan.scan_id, row
 
-    def _in_order(self, shards: Sequence[tuple[int, int]], place: Place) -> Iterator[tuple[Place, RawRecord]]:
+    def _in_order(self, shards: Sequence[tuple[int, int]], place: Place) -> Iterator[tuple[Passed, RawRecord]]:
         """Records as they stand in the file. Shards that lie end to end there are read in one go."""
         size = self.release.tree.size(self.path)
         ranges = [share(size, *shard) for shard in shards]
@@ -200,7 +228,7 @@ class Quintuples:
                 image = record.value.get("image")
                 if self.joiner.is_chosen(image):
                     passed += 1
-                    yield Place(shard, passed, record.end, image), record
+                    yield Passed(shard, passed, record), record
             if index is not None:
                 keep_index(self.release, self.path, index)
             shard, passed, resume = beyond, 0, None
@@ -209,7 +237,7 @@ class Quintuples:
 
     def _indexed(
         self, epoch: int, shards: Sequence[tuple[int, int]], place: Place
-    ) -> Iterator[tuple[Place, RawRecord]]:
+    ) -> Iterator[tuple[Passed, RawRecord]]:
         """Records in our shuffle, or an equal number of each shard, or both."""
         target = self._equal_rows(epoch) if self.options.equal_steps else None
         for shard in range(place.shard, len(shards)):
@@ -219,7 +247,7 @@ class Quintuples:
             while passed < (rows if target is None else target):
                 for record in self._from(images, shards[shard][0], epoch, passed % rows):
                     passed += 1
-                    yield Place(shard, passed), record
+                    yield Passed(shard, passed), record
                     if passed == target:
                         break
 
@@ -250,7 +278,7 @@ class Quintuples:
             if seed is not None:
                 pairs = [pairs[position] for position in permutation(len(pairs), seed, epoch, shard, start)]
             record = scan_reader(self.release.tree, self.path, self.index, rows)
-            yield from (record(scan, place) for scan, place in pairs[passed:])
+            yield from starmap(record, pairs[passed:])
             passed = 0
 
     @cached_property
@@ -262,7 +290,7 @@ class Quintuples:
     def _rows_per_image(self) -> npt.NDArray[np.int64]:
         """How many rows each image of the index gives, in any epoch."""
         if self._weights is None:
-            return self.index.counts()
+            return self.index.counts
         images = range(len(self.index.images))
         return np.array(
             [total(self._weights[self.index.rows_of(image)].tolist()) for image in images], dtype=np.int64
@@ -279,17 +307,24 @@ class Quintuples:
         images, heads = self._chosen_images
         if self.options.shuffle is not None:
             low, high = share(len(images), number, count)
-            return images[permutation(len(images), self.options.shuffle, epoch)[low:high]]
+            return images[self._permutation(epoch)[low:high]]
         low, high = share(self.index.size, number, count)
         return images[(heads >= low) & (heads < high)]
+
+    def _permutation(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The order of the images in an epoch, made once for all shards."""
+        made_for, order = self._order
+        if made_for != epoch:
+            order = permutation(len(self._chosen_images[0]), self.options.shuffle or 0, epoch)
+            self._order = epoch, order
+        return order
 
     @cached_property
     def _chosen_images(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Numbers of the images whose rows the config has, and where the first record of each begins."""
         chosen = [n for n, image in enumerate(self.index.images) if self.joiner.is_chosen(image)]
         images = np.array(chosen, dtype=np.int64)
-        heads = [self.index.offsets[self.index.rows_of(number)[0]] for number in chosen]
-        return images, np.array(heads, dtype=np.int64)
+        return images, self.index.first_offsets[images]
 
 
 def _numbers(shard: str) -> tuple[int, int]:

@@ -9,13 +9,15 @@ two places are still read exactly once each, by two shards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.rows.index import RowIndex
-from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share, read_record
+from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share, known_record, read_record
+from reasonknee_hf.rows.json_parser import parser
 
 # Each divides evenly among the usual numbers of ranks and workers (1, 2, 3, 4, 6, 8, 12, 24, …).
 _COUNTS = (192, 96, 48, 24)
@@ -89,7 +91,8 @@ def scan_reader(
         `record(scan, place)`: the record at `rows[scan][place]`.
     """
     spans: list[tuple[int, int]] = []
-    where: list[list[tuple[int, int]]] = []  # per row: which span, and where in it
+    where: list[list[tuple[int, int]]] = []  # per row: which span, and which record of it
+    counts: list[int] = []  # records of each span
     for some in rows:
         places: list[tuple[int, int]] = []
         for row in some:
@@ -97,17 +100,27 @@ def scan_reader(
             # Records of one scan lie together; where they do not, each stretch is a request of its own.
             if not places or not 0 <= start - spans[-1][1] <= _GAP:
                 spans.append((start, stop))
+                counts.append(0)
             spans[-1] = (spans[-1][0], stop)
-            places.append((len(spans) - 1, start - spans[-1][0]))
+            places.append((len(spans) - 1, counts[-1]))
+            counts[-1] += 1
         where.append(places)
     stretches = tree.ranges(path, spans)
+    parse = parser()
+    parsed: dict[int, list[Any] | None] = {}
 
     def record(scan: int, place: int) -> RawRecord:
-        stretch, at = where[scan][place]
+        stretch, number = where[scan][place]
+        if stretch not in parsed:
+            values = parse(stretches[stretch])
+            # Anything else between the records, or what only the exact parser reads: one by one.
+            parsed[stretch] = values if values is not None and len(values) == counts[stretch] else None
         row = int(rows[scan][place])
         start, stop = index.span(row)
-        data = stretches[stretch][at : at + stop - start]
-        return read_record(data, name=path, offset=start, index=row)
+        values, low = parsed[stretch], spans[stretch][0]
+        if values is not None and type(values[number]) is dict:
+            return known_record(values[number], start, stop, row)
+        return read_record(stretches[stretch][start - low : stop - low], name=path, offset=start, index=row)
 
     return record
 

@@ -71,15 +71,24 @@ class RowIndex:
 
     def rows_of(self, image_number: int) -> npt.NDArray[np.int64]:
         """The rows of one image, in the order of the file."""
-        bounds = (image_number, image_number + 1)
-        if self.grouped:
-            return np.arange(*np.searchsorted(self.image_numbers, bounds))
-        order, numbers = self._by_image
-        return order[slice(*np.searchsorted(numbers, bounds))]
+        start, stop = self._ends[image_number : image_number + 2]
+        return np.arange(start, stop) if self.grouped else self._by_image[start:stop]
 
+    @property
+    def first_offsets(self) -> npt.NDArray[np.int64]:
+        """Where the first record of each image begins."""
+        starts = self._ends[:-1]
+        return self.offsets[starts if self.grouped else self._by_image[starts]]
+
+    @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
         """How many rows each image has."""
         return np.bincount(self.image_numbers, minlength=len(self.images)).astype(np.int64)
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        """For each image how many rows the images up to it have, behind a zero."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
 
     @cached_property
     def grouped(self) -> bool:
@@ -87,10 +96,9 @@ class RowIndex:
         return bool((self.image_numbers[:-1] <= self.image_numbers[1:]).all())
 
     @cached_property
-    def _by_image(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """All rows ordered by image, and the image numbers in that order."""
-        order = np.argsort(self.image_numbers, kind="stable").astype(np.int64)
-        return order, self.image_numbers[order]
+    def _by_image(self) -> npt.NDArray[np.int64]:
+        """All rows ordered by image."""
+        return np.argsort(self.image_numbers, kind="stable").astype(np.int64)
 
     def to_bytes(self) -> bytes:
         """The index as it is stored; [`RowIndex.from_buffer`] reads it back."""

@@ -171,7 +171,14 @@ def read_record(data: bytes, *, name: str, offset: int, index: int) -> RawRecord
         raise _error(f"not valid JSON: {error}", name, offset, index) from None
     if not isinstance(value, dict):
         raise _error(f"found {data[:20]!r} where a record, an object, should be", name, offset, index)
-    return RawRecord(value, index, _Piece(data, offset, 1), 0)
+    return known_record(value, offset, offset + len(data), index)
+
+
+def known_record(value: dict[str, Any], start: int, end: int, index: int) -> RawRecord:
+    """A record that has been parsed, and whose place is known."""
+    piece = _Piece(b"", start, 1)
+    piece._spans = [(start, end)]
+    return _new_record((value, index, piece, 0))
 
 
 def _records(reader: _Reader) -> Iterator[RawRecord]:
