@@ -85,6 +85,23 @@ def test_version_control_is_not_listed(tmp_path):
     assert list(FsspecTree(tmp_path).entries()) == ["a"]
 
 
+def test_links_are_followed_once_around(tmp_path):
+    disk, root = tmp_path / "disk", tmp_path / "release"
+    (disk / "9000001").mkdir(parents=True)
+    (disk / "9000001/a.nii.gz").write_bytes(b"volume")
+    (root / "data").mkdir(parents=True)
+    (root / "data/images").symlink_to(disk)
+    (root / "data/again").symlink_to(disk)
+    (root / "data/up").symlink_to(root)
+    (root / "data/gone").symlink_to(tmp_path / "nowhere")
+    (root / "one.csv").symlink_to(disk / "9000001/a.nii.gz")
+    tree = FsspecTree(root)
+    assert {path: entry.size for path, entry in tree.entries().items()} == dict.fromkeys(
+        ("data/again/9000001/a.nii.gz", "data/images/9000001/a.nii.gz", "one.csv"), 6
+    )
+    assert tree.read("data/images/9000001/a.nii.gz") == b"volume"
+
+
 def test_pointer_text_is_named(tmp_path):
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 777\n"
     (tmp_path / "x.nii.gz").write_text(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,18 +57,19 @@ class FsspecTree:
         return self._entries
 
     def _list(self) -> dict[str, FileEntry]:
-        found: dict[str, FileEntry] = {}
-        prefix = len(self._root) + 1 if self._root else 0
+        files = _files_below(self._root) if self._local else self._remote_files()
         try:
-            for folder, folders, files in self._fs.walk(self._root, detail=True, on_error="raise"):
-                for skipped in _SKIPPED_FOLDERS & folders.keys():
-                    del folders[skipped]
-                for base, info in files.items():
-                    path = posixpath.join(folder, base)[prefix:]
-                    found[path] = FileEntry(path, info.get("size"))
+            return {path: FileEntry(path, size) for path, size in sorted(files)}
         except OSError as error:
             raise ReleaseError(f"{self.name} cannot be listed: {error}. Name an existing folder") from error
-        return dict(sorted(found.items()))
+
+    def _remote_files(self) -> Iterator[tuple[str, int | None]]:
+        prefix = len(self._root) + 1 if self._root else 0
+        for folder, folders, files in self._fs.walk(self._root, detail=True, on_error="raise"):
+            for skipped in _SKIPPED_FOLDERS & folders.keys():
+                del folders[skipped]
+            for base, info in files.items():
+                yield posixpath.join(folder, base)[prefix:], info.get("size")
 
     def entry(self, path: str) -> FileEntry:
         """One file. Raises [`FileMissingError`] if it is not listed."""
@@ -143,6 +145,29 @@ class FsspecTree:
     def _full(self, path: str) -> str:
         self.entry(path)  # only listed names reach the filesystem, so none can climb out of the root
         return f"{self._root}/{path}" if self._root else path
+
+
+def _files_below(
+    folder: str, prefix: str = "", above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, int]]:
+    """Path and size of every file below a local folder; links are followed, unless back to a folder above.
+
+    Volumes often lie on another disk, with a link in their place.
+    """
+    own = os.stat(folder)
+    here = (own.st_dev, own.st_ino)
+    if here in above:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                state = os.stat(entry.path)
+            except FileNotFoundError:
+                continue  # a link to nothing
+            if stat.S_ISREG(state.st_mode):
+                yield prefix + entry.name, state.st_size
+            elif stat.S_ISDIR(state.st_mode) and entry.name not in _SKIPPED_FOLDERS:
+                yield from _files_below(entry.path, f"{prefix}{entry.name}/", above | {here})
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:
