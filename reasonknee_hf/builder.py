@@ -26,7 +26,7 @@ ANNOTATIONS = ("all", "balanced")
 ON_ERROR = ("raise", "skip", "null")
 EQUAL_STEPS = ("drop", "pad")
 BALANCES = ("grades",)
-STREAM_ONLY = ("shuffle", "equal_steps", "balance", "start")
+STREAM_ONLY = ("shuffle", "equal_steps", "balance", "start", "prefetch")
 
 
 @dataclass
@@ -53,6 +53,8 @@ class ReasonKneeConfig(datasets.BuilderConfig):
         balance: `"grades"`: rows of rare grades are repeated inside the windows of the shuffle, by the rule of
             `rows.balance`; the weights are logged. Goes with `shuffle`.
         start: Number of the first row, found in the row index. Streaming only.
+        prefetch: `False` switches off the background thread that loads the volumes of the next scan, once rows touch
+            theirs. Streaming only.
         identity: Set by the builder: what the source was resolved to. It keeps caches of different commits apart.
     """
 
@@ -70,6 +72,7 @@ class ReasonKneeConfig(datasets.BuilderConfig):
     equal_steps: str | None = None
     balance: str | None = None
     start: int | None = None
+    prefetch: bool | None = None
     identity: str | None = None
 
 
@@ -120,6 +123,7 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             value = options.get(option, least)
             if not isinstance(value, int) or value < least:
                 raise OptionError(f"{option}={value!r}: a whole number of at least {least} is needed.")
+        _check_choice("prefetch", options.get("prefetch", True), (True, False))
         _check_choice("balance", options.get("balance", "grades"), BALANCES)
         if "balance" in options and ("shuffle" not in options or name in ("bench", "scans")):
             raise OptionError(
@@ -177,7 +181,7 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         options = RowOptions(self.config.name, **{name: getattr(self.config, name) for name in names})
         # What a prepared dataset met is found by its folder, by any process and at any time.
         faults = {"faults": FaultLog(f"{self._prepared_in}/{split}")} if self._prepared_in else {}
-        return Quintuples(self.release, split, options, **faults)
+        return Quintuples(self.release, split, options, prefetch=self.config.prefetch is not False, **faults)
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
         generators = []
@@ -209,7 +213,7 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         given = [name for name in STREAM_ONLY if getattr(self.config, name) is not None]
         if given:
             raise OptionError(
-                f"{', '.join(given)} order a stream: pass streaming=True, or shuffle the prepared dataset."
+                f"{', '.join(given)} are for streams: pass streaming=True, or shuffle the prepared dataset."
             )
         self._prepared_in = self.cache_dir
         super().download_and_prepare(*args, **kwargs)
@@ -227,6 +231,8 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             _check_choice(f"split of config {self.config.name!r}", name, self._splits())
 
 
-def _check_choice(what: str, value: object, valid: Sequence[str]) -> None:
+def _check_choice(what: str, value: object, valid: Sequence[object]) -> None:
     if value not in valid:
-        raise OptionError(f"Unknown {what} {value!r}. Valid: {', '.join(valid) or 'none in this release'}.")
+        raise OptionError(
+            f"Unknown {what} {value!r}. Valid: {', '.join(map(str, valid)) or 'none in this release'}."
+        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict
+from functools import lru_cache
 from hashlib import sha256
 from inspect import signature
 from pathlib import Path
@@ -21,7 +22,9 @@ from datasets.iterable_dataset import ExamplesIterable
 
 from reasonknee_hf.errors import OptionError, StateError
 from reasonknee_hf.release.faults import FaultLog, Report
-from reasonknee_hf.release.quintuples import Place, Quintuples
+from reasonknee_hf.release.quintuples import Passed, Place, Quintuples
+from reasonknee_hf.volumes.prefetch import prefetched
+from reasonknee_hf.volumes.volume import KneeVolume
 
 STATE_VERSION = 1
 
@@ -89,7 +92,10 @@ class RowsIterable(ExamplesIterable):
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
         place = self.start if self._state_dict is None else self._loaded_place()
-        for behind, key, row in self.rows.read(self.shards, self.epoch, place):
+        rows = self.rows.read(self.shards, self.epoch, place)
+        if self.rows.prefetch:
+            rows = prefetched(rows, volumes=_volumes_of, on_touch=True)
+        for behind, key, row in rows:
             if self._state_dict is not None:
                 self._state_dict["place"] = behind
             yield key, row
@@ -154,6 +160,18 @@ class RowsIterable(ExamplesIterable):
     @property
     def num_shards(self) -> int:
         return len(self.shards)
+
+
+def _volumes_of(item: tuple[Passed, str, dict[str, Any]]) -> tuple[KneeVolume, ...]:
+    """The volumes of a row that has its stored form."""
+    image, mask = item[2]["image"], item[2].get("mask")
+    return _volumes(image and image["path"], mask and mask["path"])
+
+
+@lru_cache(maxsize=64)  # the rows of a scan come together, or mixed with those of a few others
+def _volumes(image: str | None, mask: str | None) -> tuple[KneeVolume, ...]:
+    given = ((image, False), (mask, True))
+    return tuple(KneeVolume(path, mask=is_mask) for path, is_mask in given if path is not None)
 
 
 def report(dataset: datasets.Dataset | datasets.IterableDataset) -> Report:

@@ -163,7 +163,7 @@ class Joiner:
     def _readable(self, column: str, scan: Scan, url: str, problems: list[Problem]) -> str | None:
         """`url` if the volume there can be read; otherwise `None`, and the reason is added to `problems`."""
         try:
-            KneeVolume(url, mask=column == "mask", label=scan.scan_id).array()
+            KneeVolume(url, mask=column == "mask", label=scan.scan_id).load(ahead=True)
         except _BROKEN as error:
             if isinstance(error, EndpointError) and not isinstance(error, (FileMissingError, IntegrityError)):
                 raise

@@ -81,12 +81,14 @@ class Quintuples:
         split: Which of its splits.
         options: What rows are made of, and in which order.
         faults: Where what `on_error` skipped or emptied is kept.
+        prefetch: Whether streams load the volumes of the next scan in the background once volumes are touched.
     """
 
     release: Release
     split: str
     options: RowOptions
     faults: FaultLog = field(default_factory=lambda: FaultLog(uuid4().hex))
+    prefetch: bool = True
     joiner: Joiner = field(init=False)
 
     def __post_init__(self) -> None:
@@ -207,7 +209,9 @@ class Quintuples:
                 if row is not None:
                     yield Passed(shard, passed + 1), scan.scan_id, row
 
-    def _in_order(self, shards: Sequence[tuple[int, int]], place: Place) -> Iterator[tuple[Passed, RawRecord]]:
+    def _in_order(
+        self, shards: Sequence[tuple[int, int]], place: Place
+    ) -> Iterator[tuple[Passed, RawRecord]]:
         """Records as they stand in the file. Shards that lie end to end there are read in one go."""
         size = self.release.tree.size(self.path)
         ranges = [share(size, *shard) for shard in shards]

@@ -17,6 +17,7 @@ from reasonknee_hf.volumes.voxels import Array
 # (160x384x384 int16: 45 MiB) and mask (uint8: 22.5 MiB): 338 MiB. Rounded up, so that slightly larger scans
 # fit as well.
 DEFAULT_BYTES = 384 << 20
+_TOUCHED = 256  # files remembered as asked for
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class VolumeCache:
         self._kept: OrderedDict[Hashable, Decoded] = OrderedDict()
         self._bytes = 0
         self._running: dict[Hashable, Future[Decoded]] = {}
+        self._touched: OrderedDict[Hashable, int] = OrderedDict()
 
     @property
     def nbytes(self) -> int:
@@ -90,6 +92,18 @@ class VolumeCache:
         mine.set_result(decoded)
         return decoded
 
+    def touch(self, name: Hashable, nbytes: int) -> None:
+        """Remembers that a row asked for the voxels of a file, and how many bytes they are."""
+        with self._lock:
+            self._touched[name] = nbytes
+            self._touched.move_to_end(name)
+            while len(self._touched) > _TOUCHED:
+                self._touched.popitem(last=False)
+
+    def touched_bytes(self, name: Hashable) -> int:
+        """How many bytes the voxels of a file are that a row asked for lately; 0 if none did."""
+        return self._touched.get(name, 0)
+
     def resize(self, max_bytes: int) -> None:
         """Sets the bound, and drops what is over it."""
         with self._lock:
@@ -100,6 +114,7 @@ class VolumeCache:
         """Drops everything."""
         with self._lock:
             self._kept.clear()
+            self._touched.clear()
             self._bytes = 0
 
     def _keep(self, key: Hashable, decoded: Decoded) -> None:

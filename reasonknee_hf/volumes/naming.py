@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from reasonknee_hf.errors import (
     FileMissingError,
@@ -15,30 +14,44 @@ from reasonknee_hf.errors import (
     VolumeMissingError,
 )
 
+_NAMED = (
+    VolumeDataError,
+    VolumeFormatError,
+    GridMismatchError,
+    RecordError,
+    OptionError,
+    VolumeMissingError,
+)
 
-@contextmanager
-def named_errors(name: str, mask: bool) -> Iterator[None]:
-    """Puts a name in front of the message of errors about a volume, once.
+
+class NamedErrors:
+    """Context manager that puts a name in front of the message of errors about a volume, once.
 
     Args:
-        name: the row and the file.
+        name: gives the row and the file; asked for only when there is an error.
         mask: whether the volume is a mask; that changes the advice for a missing one.
 
     Raises:
         VolumeMissingError: instead of any other `FileNotFoundError`.
     """
-    try:
-        yield
-    except (VolumeDataError, VolumeFormatError, GridMismatchError, RecordError, OptionError) as error:
-        if str(error).startswith(name):
-            raise
-        raise type(error)(f"{name}: {error}") from error
-    except VolumeMissingError as error:
-        if str(error).startswith(name):
-            raise
-        raise VolumeMissingError(f"{name}: {error}") from error
-    except FileNotFoundError as error:
-        raise VolumeMissingError(f"{name}: {_advice(error, mask)}") from error
+
+    __slots__ = ("_mask", "_name")
+
+    def __init__(self, name: Callable[[], str], mask: bool) -> None:
+        self._name = name
+        self._mask = mask
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (*_NAMED, FileNotFoundError)):
+            return
+        name = self._name()
+        if not isinstance(error, _NAMED):
+            raise VolumeMissingError(f"{name}: {_advice(error, self._mask)}") from error
+        if not str(error).startswith(name):
+            raise type(error)(f"{name}: {error}") from error
 
 
 def _advice(error: FileNotFoundError, mask: bool) -> str:

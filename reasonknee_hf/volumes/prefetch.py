@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from reasonknee_hf.volumes.cache import volume_cache
 from reasonknee_hf.volumes.volume import KneeVolume
 
 Row = TypeVar("Row")
@@ -28,14 +29,15 @@ def prefetched(
     box: Callable[[Row], list[int] | None] | None = None,
     ahead: int = 1,
     max_rows: int = 1000,
+    on_touch: bool = False,
 ) -> Iterator[Row]:
     """Yields the same rows in the same order, while one background thread loads the volumes of the next scan.
 
     The thread fetches and inflates at the same time (the inflaters release the GIL) and leaves the voxels in
     the cache of the process, where the row finds them. It never holds more than `ahead` scans that no row has
     reached yet. It ends with the iterator, at the latest when that is closed or collected. A failure to load
-    is not raised
-    here: the row that touches the volume meets it, by the same name.
+    is not raised here: the row that touches the volume meets it, by the same name. A failure to read rows is
+    raised when all rows before it have been given.
 
     Args:
         rows: any rows, best scan by scan. They are read ahead until a new scan shows up.
@@ -44,15 +46,21 @@ def prefetched(
             among its rows in the read-ahead. For scan order; None for a row that needs all.
         ahead: how many scans to load ahead; 0 switches the thread off.
         max_rows: how many rows to read ahead at most.
+        on_touch: read ahead and load nothing until the volume of a row has been touched, and then only that
+            kind, images or masks, as long as rows go on to touch it; and nothing of which two do not fit into
+            the cache. Who reads no voxels pays nothing.
     """
     if ahead < 1:
         yield from rows
         return
-    pool = ThreadPoolExecutor(1, thread_name_prefix="reasonknee-prefetch")
+    pool = ThreadPoolExecutor(1, thread_name_prefix="reasonknee-prefetch")  # no thread before the first load
     try:
-        yield from _reading_ahead(iter(rows), volumes, box, ahead, max_rows, pool)
+        yield from _reading_ahead(iter(rows), volumes, box, ahead, max_rows, on_touch, pool)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+_KINDS = frozenset((False, True))  # images and masks, by `KneeVolume.mask`
 
 
 @dataclass
@@ -61,7 +69,7 @@ class _Scan:
 
     volumes: list[KneeVolume]
     boxes: list[list[int] | None] = field(default_factory=list)
-    loading: Future[None] | None = None
+    loading: dict[bool, Future[None]] = field(default_factory=dict)  # by kind
 
 
 def _reading_ahead(
@@ -70,74 +78,82 @@ def _reading_ahead(
     box: Callable[[Row], list[int] | None] | None,
     ahead: int,
     max_rows: int,
+    on_touch: bool,
     pool: ThreadPoolExecutor,
 ) -> Iterator[Row]:
-    buffer: deque[tuple[Row, _Scan | None]] = deque()  # a row, and the scan that it is the first row of
+    buffer: deque[tuple[Row, Iterable[KneeVolume], _Scan | None]] = (
+        deque()
+    )  # with the scan it is the first of
     coming: deque[_Scan] = deque()  # scans in the buffer, in order
     seen: dict[Any, _Scan] = {}
     wanted = ahead + (box is not None)  # the boxes of a scan are all known once the scan after it shows up
-    exhausted = False
+    used: Iterable[KneeVolume] = ()  # volumes of the row that was given last
+    end: BaseException | None = None  # what ended the rows
     while True:
-        while not exhausted and len(coming) < wanted and len(buffer) < max_rows:
-            row = next(rows, _END)
-            if isinstance(row, _End):
-                exhausted = True
+        kinds = _touched_kinds(used) if on_touch else _KINDS
+        while end is None and (not buffer or (kinds and len(coming) < wanted and len(buffer) < max_rows)):
+            try:
+                row = next(rows)
+            except (StopIteration, Exception) as error:
+                end = error
                 break
-            new = _first_seen(volumes(row), seen)
+            found = volumes(row)
+            new = None if found is used and box is None else _first_seen(found, seen)
             if new is not None:
                 coming.append(new)
-            for volume in volumes(row):
-                seen[_name(volume)].boxes.append(box(row) if box is not None else None)
-            buffer.append((row, new))
-        ready = len(coming) if exhausted or box is None else len(coming) - 1
+            if box is not None:
+                for volume in found:
+                    seen[volume.cache_name].boxes.append(box(row))
+            buffer.append((row, found, new))
+        ready = len(coming) if end is not None or box is None else len(coming) - 1
         for scan in list(coming)[: min(ready, ahead)]:
-            if scan.loading is None:
-                scan.loading = pool.submit(_load, scan)
+            for kind in kinds - scan.loading.keys():
+                scan.loading[kind] = pool.submit(_load, scan, kind)
         if not buffer:
-            return
-        row, first_of = buffer.popleft()
+            if isinstance(end, StopIteration):
+                return
+            assert end is not None
+            raise end
+        row, used, first_of = buffer.popleft()
         if first_of is not None:
             coming.popleft()
-            if box is not None and first_of.loading is not None:
-                first_of.loading.result()  # else the row would start to read a smaller part by itself
+            if box is not None:
+                for loading in first_of.loading.values():
+                    loading.result()  # else the row would start to read a smaller part by itself
         yield row
 
 
-class _End:
-    """The end of the rows."""
-
-
-_END: Any = _End()
-
-
-def _name(volume: KneeVolume) -> tuple[Any, ...]:
-    return (
-        (volume.path, volume.mask) if volume.path is not None else (id(volume.storage["bytes"]), volume.mask)
+def _touched_kinds(volumes: Iterable[KneeVolume]) -> frozenset[bool]:
+    """Of which kinds a row touched its volume, now or in another row, and two fit into the cache."""
+    cache = volume_cache()
+    return frozenset(
+        volume.mask for volume in volumes if 0 < 2 * cache.touched_bytes(volume.cache_name) <= cache.max_bytes
     )
 
 
 def _first_seen(volumes: Iterable[KneeVolume], seen: dict[Any, _Scan]) -> _Scan | None:
-    new = [volume for volume in volumes if _name(volume) not in seen]
+    new = [volume for volume in volumes if volume.cache_name not in seen]
     if not new:
         return None
     scan = _Scan(new)
     for volume in new:
-        seen[_name(volume)] = scan
+        seen[volume.cache_name] = scan
     while len(seen) > _SEEN:
         seen.pop(next(iter(seen)))
     return scan
 
 
-def _load(scan: _Scan) -> None:
+def _load(scan: _Scan, kind: bool) -> None:
     ends = [box for box in scan.boxes if box is not None]
     some = bool(ends) and len(ends) == len(scan.boxes)
     union = [edge(box[i] for box in ends) for i, edge in enumerate((min, max) * 3)] if some else None
     for volume in scan.volumes:
-        _load_quietly(volume, union)
+        if volume.mask == kind:
+            _load_quietly(volume, union)
 
 
 def _load_quietly(volume: KneeVolume, box: list[int] | None) -> None:
     try:
-        volume.load(box)
+        volume.load(box, ahead=True)
     except Exception as error:
         logger.debug("could not load %r ahead, its row will say why: %s", volume, error)

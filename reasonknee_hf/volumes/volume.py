@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from reasonknee_hf.volumes import boxes, decode, orientation, views
 from reasonknee_hf.volumes import grid as grids
 from reasonknee_hf.volumes.cache import Decoded, volume_cache
 from reasonknee_hf.volumes.header import Affine, NiftiHeader
-from reasonknee_hf.volumes.naming import named_errors
+from reasonknee_hf.volumes.naming import NamedErrors
 from reasonknee_hf.volumes.storage import ReadsAsStored
 from reasonknee_hf.volumes.voxels import Array
 
@@ -200,18 +199,22 @@ class KneeVolume(ReadsAsStored):
             stored = self._decoded(stop=file_box[5] + 1).array
         return self._reorder.array(stored[boxes.box_slices(file_box)].copy(order="F"))
 
-    def load(self, box: boxes.Box | None = None) -> None:
+    def load(self, box: boxes.Box | None = None, *, ahead: bool = False) -> None:
         """Brings the voxels into the cache of the process: all, or those up to the end of a box.
 
         A file is a stream: to get at a slice of its slowest axis, everything before must be read, and nothing
-            behind.
+        behind.
+
+        Args:
+            box: six ints in the axis order of this volume, ends inclusive.
+            ahead: nobody has asked for the voxels yet, so that this does not count as a touch; see `prefetched`.
         """
-        if box is None:
-            self._decoded()
-        else:
+        stop = None
+        if box is not None:
             with self._named_errors():
                 ends = boxes.check_box(box, self.shape)
-            self._decoded(stop=self._file_box(ends)[5] + 1)
+            stop = self._file_box(ends)[5] + 1
+        self._decoded(stop, ahead)
 
     def slices(
         self, n: int | None = None, *, around: boxes.Box | None = None, consecutive: bool = False
@@ -360,6 +363,11 @@ class KneeVolume(ReadsAsStored):
     def _reorder(self) -> orientation.Reorder:
         return orientation.reorder(self._stored_codes, self.axcodes)
 
+    @property
+    def cache_name(self) -> tuple[Any, ...]:
+        """What tells the file from others, and masks from images, without a look at it."""
+        return (id(self._data) if self.path is None else self.path, self.mask)
+
     def _key(self) -> tuple[Any, ...]:
         if self._data is not None:
             return ("bytes", len(self._data), hash(self._data), self.mask)
@@ -370,13 +378,13 @@ class KneeVolume(ReadsAsStored):
         """A box in the axis order of this volume as one in the order of the file."""
         return boxes.move_box(ends, orientation.reorder(self.axcodes, self._stored_codes), self.shape)
 
-    def _decoded(self, stop: int | None = None) -> Decoded:
+    def _decoded(self, stop: int | None = None, ahead: bool = False) -> Decoded:
         """The whole file, or at least `stop` slices along its slowest axis, from the cache or the file."""
 
         def load() -> Decoded:
             decoded = decode.load_voxels(self.path, self._data, mask=self.mask, stop=stop)
             for note in decoded.header.notes:
-                logger.warning("%s: %s", self._name, note)
+                logger.warning("%s: %s", self._name(), note)
             return decoded
 
         def enough(found: Decoded) -> bool:
@@ -386,13 +394,14 @@ class KneeVolume(ReadsAsStored):
         key = self._key()
         with self._named_errors():
             decoded = volume_cache().get(key, load, enough)
+        if not ahead:
+            volume_cache().touch(self.cache_name, decoded.array.nbytes)
         self._header = decoded.header
         return decoded
 
-    @property
     def _name(self) -> str:
         """The row's id and the file, for messages."""
         return ", ".join(word for word in (self.label, self.path) if word) or "volume from bytes"
 
-    def _named_errors(self) -> AbstractContextManager[None]:
-        return named_errors(self._name, self.mask)
+    def _named_errors(self) -> NamedErrors:
+        return NamedErrors(self._name, self.mask)
