@@ -15,18 +15,18 @@ RECORDS_PER_SCAN = 62
 BYTES_PER_RECORD = 1900
 """Rough size of one record, padding included: published files have about as much."""
 
-# What a scanner of JSON trips over: quotes, escapes, braces and brackets within strings, text beyond ASCII up
-# to characters of four bytes.
+# What a scanner of JSON trips over: quotes, escapes, braces and brackets within strings.
 _AWKWARD = (
     'a so-called "kissing" lesion {medial}',
     "path C:\\knee\\",
-    "≥3 foci – 33–66 %",
     "[see slice 12], }{ ][",
-    "Knorpelglättung, κνήμη, 膝, 🦵",
     'ends in \\"',
     "line\nbreak and\ttab",
     "Final diagnosis is given below",
 )
+# Text beyond ASCII, up to characters of four bytes: rare in reports in English.
+_FOREIGN = ("≥3 foci – 33–66 %", "Knorpelglättung, κνήμη, 膝, 🦵")
+_FOREIGN_EVERY = 31
 _FILLER = (
     "The neighbouring slices were compared in turn and show the same contour. ",
     "Signal and thickness follow those of the opposite compartment. ",
@@ -45,7 +45,8 @@ def big_records(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
         box = [edge for start in low for edge in (start, start + lot.randrange(1, 60))]
         grades = {a.name: lot.randrange(a.high + 1) for a in question.attributes}
         final = {"bounding_box": box, "final_diagnosis": {question.release_key: grades}}
-        words = [_AWKWARD[lot.randrange(len(_AWKWARD))] + ". "]
+        awkward = _AWKWARD if number % _FOREIGN_EVERY else _FOREIGN
+        words = [awkward[lot.randrange(len(awkward))] + ". "]
         record: dict[str, object] = {
             "image": f"/data/images/{9000001 + scan}/00M/20041222_{10300001 + scan}_{1 + scan % 2}.nii.gz",
             "prompt": prompt(question),

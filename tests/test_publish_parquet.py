@@ -67,7 +67,8 @@ def test_page_index_and_dictionaries(tmp_path):
             column = group.column(number)
             assert column.has_offset_index
             assert column.has_column_index
-            assert "RLE_DICTIONARY" in column.encodings
+            repeats = column.path_in_schema == "text"  # each id comes once, so a dictionary would only cost
+            assert ("RLE_DICTIONARY" in column.encodings) == repeats
             assert column.compression == "ZSTD"
     assert path.stat().st_size < 60_000
 

@@ -69,6 +69,15 @@ def test_pushed_repo_loads_without_the_package(origin, sample_dir, tmp_path):
     assert [len(row["image"]["voxels"]) for row in found[volumes]["streamed"]] == [64, 64]
 
 
+def test_what_the_viewer_cannot_show_is_said_before_it_travels(origin, sample_dir, caplog):
+    push_bench(origin, sample_dir, volumes="none", frames=100, limit=12)
+    (said,) = [record.getMessage() for record in caplog.records if "viewer" in record.getMessage()]
+    assert re.search(r"bench: the first 10 rows have \d{3},\d{3} bytes", said)
+    caplog.clear()
+    push_bench(origin, sample_dir, volumes="none", name="short", limit=12)
+    assert not [record for record in caplog.records if "viewer" in record.getMessage()]
+
+
 def test_the_three_lines_of_the_card_run(origin, sample_dir, tmp_path):
     push_bench(origin, sample_dir, volumes="none")
     (code,) = re.findall(r"```python\n(.*?)```", card_of(origin), re.DOTALL)

@@ -120,7 +120,8 @@ class FsspecTree:
         stop = size if stop is None else stop
         check_span(path, start, stop, size)
         position = start
-        with self._fs.open(self._full(path), "rb") as file:
+        full = self._full(path)
+        with open(full, "rb", buffering=0) if self._local else self._fs.open(full, "rb") as file:
             if start:
                 file.seek(start)
             for length in chunk_sizes():

@@ -23,6 +23,7 @@ from reasonknee_hf.publish import croissant, repository
 from reasonknee_hf.publish.card import merged_card, without_configs
 from reasonknee_hf.publish.convert import Conversion, make_job, produce
 from reasonknee_hf.publish.defects import defect_lines
+from reasonknee_hf.publish.facts import Folder
 from reasonknee_hf.publish.names import check_name, check_repo
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.repository import Repository
@@ -30,6 +31,7 @@ from reasonknee_hf.publish.rules import front_matter
 from reasonknee_hf.publish.schema import STORED
 from reasonknee_hf.publish.selection import Row
 from reasonknee_hf.publish.stale import stale_files
+from reasonknee_hf.publish.viewer import table_findings
 from reasonknee_hf.verify import Report
 
 logger = logging.getLogger(__name__)
@@ -77,7 +79,8 @@ def push(
     """Converts a release, or a selection of it, and pushes it to a dataset repository that loads without this package.
 
     A push that was killed goes on where it was: files that lie in the repository are not made again. Other configs of
-    the repository, and what others wrote on its card, stay.
+    the repository, and what others wrote on its card, stay. Limits of the Hub's viewer that a table hits are logged
+    before it travels; `reasonknee check-card` says the same of a folder.
 
     Args:
         repo_id: `OWNER/NAME`; created where it does not exist.
@@ -117,7 +120,10 @@ def push(
         there.create(private)
         _check_old_card(there)
 
+        looked_at: set[str] = set()
+
         def send(files: Sequence[str]) -> None:
+            _say_what_is_not_shown(staging, files, looked_at)
             beside = [name for path in files for name in files_beside(staging / path)]
             there.upload([*beside, *files])
             if folder is None and job.volumes != "none":
@@ -154,6 +160,15 @@ def files_beside(path: Path) -> list[str]:
                             f"{path.name}: {name} holds {local[0]!r}, which only this machine can open."
                         )
     return beside
+
+
+def _say_what_is_not_shown(staging: Path, files: Sequence[str], looked_at: set[str]) -> None:
+    """Logs which limits of the Hub's viewer tables hit, before they travel; the tables load all the same."""
+    for name in files:
+        config = name.partition("/")[0]
+        for finding in table_findings(Folder(staging), name, config, first=config not in looked_at):
+            logger.log(logging.WARNING if finding.blocking else logging.INFO, "the viewer: %s", finding)
+        looked_at.add(config)
 
 
 def _check_stored(path: Path, name: str, values: pa.StructArray) -> None:

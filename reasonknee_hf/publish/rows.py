@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from reasonknee_hf.errors import RecordError
 from reasonknee_hf.publish.job import Derived, Job
+from reasonknee_hf.publish.parquet import Batch
 from reasonknee_hf.publish.volumes import ScanFiles
 from reasonknee_hf.release import Release
 from reasonknee_hf.release.shards import read_records, share
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 RECORD_COLUMNS = ("image", "prompt", "cot", "answer")
 """Keys of published records whose values are text."""
 
+_BATCH_RECORDS = 256
+_TEXT_OR_NULL = {str, type(None)}
+
 
 def question_rows(job: Job, split: str, index: int, count: int) -> Iterator[dict[str, Any]]:
     """The chosen rows of one share of a split, `image` being the volume's URL where pictures are made of it.
@@ -31,8 +35,8 @@ def question_rows(job: Job, split: str, index: int, count: int) -> Iterator[dict
         AnnotationError: The file is not the JSON it should be.
     """
     release = job.opened()
-    read = _record_rows if job.config == "records" else _question_rows
-    rows = read(job, release, split, release.annotation_path(split, job.annotations), index, count)
+    path = release.annotation_path(split, job.annotations)
+    rows = _question_rows(job, release, split, path, index, count)
     if job.selection.by_question:
         rows = (row for row in rows if job.selection.keeps_row(row))
     return islice(rows, job.selection.limit)
@@ -70,33 +74,53 @@ def _question_rows(
         yield row
 
 
-def _record_rows(
-    job: Job, release: Release, split: str, path: str, index: int, count: int
-) -> Iterator[dict[str, Any]]:
+def record_batches(job: Job, split: str, index: int, count: int) -> Iterator[Batch]:
+    """The chosen records of one share of a split, as they are published.
+
+    Raises:
+        AnnotationError: The file is not the JSON it should be.
+    """
+    release = job.opened()
+    path = release.annotation_path(split, job.annotations)
+    bounds = share(release.tree.size(path), index, count)
+    values: Iterator[dict[str, Any]] = (
+        record.value for _, record in read_records(release.tree, path, *bounds)
+    )
+    if job.selection.patients is not None or job.selection.visits is not None:
+        values = (value for value in values if _is_chosen(job, release.scan_of(value.get("image"), split)))
+    values = islice(values, job.selection.limit)
     dumps = _json_writer()
-    by_scan = job.selection.patients is not None or job.selection.visits is not None
-    image: object = ""
-    scan: Scan | None = None
-    scan_id: str | None = None
-    for _, record in read_records(release.tree, path, *share(release.tree.size(path), index, count)):
-        value = record.value
-        if value.get("image") != image:
-            image = value.get("image")
-            scan = release.scan_of(image, split)
-            scan_id = None if scan is None else scan.scan_id
-        if by_scan and (scan is None or not job.selection.keeps_scan(scan)):
-            continue
-        row: dict[str, Any] = {"scan_id": scan_id, "final_diagnosis": None}
-        known = 0
-        for column in RECORD_COLUMNS:
-            text = value.get(column)
-            row[column] = text if isinstance(text, str) else None
-            known += isinstance(text, str)
-        if "final_diagnosis" in value:
-            row["final_diagnosis"] = dumps(value["final_diagnosis"])
-            known += 1
-        row["other"] = None if known == len(value) else dumps(_further(value))
-        yield row
+    while held := list(islice(values, _BATCH_RECORDS)):
+        yield _record_batch(held, release, split, dumps)
+
+
+def _is_chosen(job: Job, scan: Scan | None) -> bool:
+    return scan is not None and job.selection.keeps_scan(scan)
+
+
+def _record_batch(
+    values: list[dict[str, Any]], release: Release, split: str, dumps: Callable[[Any], str]
+) -> Batch:
+    texts = {column: _texts([value.get(column) for value in values]) for column in RECORD_COLUMNS}
+    scans = {image: release.scan_of(image, split) for image in set(texts["image"])}
+    ids = {image: None if scan is None else scan.scan_id for image, scan in scans.items()}
+    diagnoses = [dumps(value["final_diagnosis"]) if "final_diagnosis" in value else None for value in values]
+    # A record of nothing but these columns has as many members as cells that are not null.
+    nulls = [cells.count(None) for cells in zip(*texts.values(), diagnoses, strict=True)]
+    most = len(texts) + 1
+    other = [
+        None if len(value) == most - null else dumps(_further(value))
+        for value, null in zip(values, nulls, strict=True)
+    ]
+    scan_ids = [ids[image] for image in texts["image"]]
+    return Batch({"scan_id": scan_ids, **texts, "final_diagnosis": diagnoses, "other": other})
+
+
+def _texts(values: list[Any]) -> list[str | None]:
+    """The values with null in place of what is not text."""
+    if _TEXT_OR_NULL.issuperset(map(type, values)):
+        return values
+    return [value if isinstance(value, str) else None for value in values]
 
 
 def _further(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from datasets import Features
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.publish import derived, schema, volumes
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.parquet import write_parts
-from reasonknee_hf.publish.rows import question_rows
+from reasonknee_hf.publish.parquet import Batch, write_parts
+from reasonknee_hf.publish.rows import question_rows, record_batches
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +71,12 @@ class ShardTask:
         extra = self.job.derived
         return schema.question_features(self.job.config, previews=extra.previews, frames=extra.frames > 0)
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The encoded rows."""
+    def rows(self) -> Iterator[Mapping[str, Any] | Batch]:
+        """The encoded rows, or many of them at once."""
         if self.kind == VOLUMES:
             return volumes.volume_rows(self.job, self.split, self.scan_ids)
+        if self.job.config == "records":
+            return record_batches(self.job, self.split, self.index, self.count)
         rows = question_rows(self.job, self.split, self.index, self.count)
         if self.kind == CROPS:
             return derived.crop_rows(rows, self.job)

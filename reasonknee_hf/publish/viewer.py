@@ -90,7 +90,7 @@ def check_viewer(store: Store, card: str) -> list[Finding]:
             shown = f"{total / 1e9:,.1f} GB; the viewer converts the first {SHOWN_BYTES / 1e9:.0f} GB"
             findings.append(Finding(config, shown, blocking=False))
         for number, name in enumerate(tables):
-            findings += [Finding(config, *found) for found in _table_findings(store, name, first=number == 0)]
+            findings += table_findings(store, name, config, first=number == 0)
     return findings
 
 
@@ -107,6 +107,11 @@ def patterns_readable(card: str) -> bool:
 def first_rows_bytes(rows: Sequence[Mapping[str, Any]]) -> int:
     """Bytes of rows as the viewer answers them: long text is cut, pictures are URLs, bytes are left out."""
     return sum(len(json.dumps(_shown(row), ensure_ascii=False, default=str).encode()) for row in rows)
+
+
+def table_findings(store: Store, name: str, config: str, first: bool) -> list[Finding]:
+    """Checks one table of a config; what the viewer shows of it is only looked at in the first."""
+    return [Finding(config, text, blocking) for text, blocking in _table_findings(store, name, first)]
 
 
 def _table_findings(store: Store, name: str, first: bool) -> Iterator[tuple[str, bool]]:

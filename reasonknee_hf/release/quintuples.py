@@ -227,7 +227,7 @@ class Quintuples:
             for head, record in read_records(self.release.tree, self.path, low, high, resume):
                 if index is not None:
                     index.add(record)
-                while head >= ranges[shard][1]:
+                while head is not None and not head.begins_before(ranges[shard][1]):
                     shard, passed = shard + 1, 0
                 image = record.value.get("image")
                 if self.joiner.is_chosen(image):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.rows.index import RowIndex
 from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share, known_record, read_record
-from reasonknee_hf.rows.json_parser import parser
+from reasonknee_hf.rows.json_parser import as_array, parser
 
 # Each divides evenly among the usual numbers of ranks and workers (1, 2, 3, 4, 6, 8, 12, 24, …).
 _COUNTS = (192, 96, 48, 24)
@@ -43,7 +43,7 @@ def share(size: int, index: int, count: int) -> tuple[int, int]:
 
 def read_records(
     tree: Tree, path: str, low: int, high: int, resume: tuple[int, str | None] | None = None
-) -> Iterator[tuple[int, RawRecord]]:
+) -> Iterator[tuple[RawRecord | None, RawRecord]]:
     """The records of all scans whose first record begins in bytes `[low, high)` of an annotation array.
 
     Args:
@@ -53,27 +53,29 @@ def read_records(
         resume: To go on behind a record that was given: the byte behind it, and the volume that it names.
 
     Yields:
-        Where the first record of the scan begins (at a resumed scan, `low`), and the record.
+        The first record of the scan (of a resumed scan, `None`), and the record.
 
     Raises:
         AnnotationError: The file is not the JSON it should be.
     """
     size = tree.size(path)
-    head, run, begun = low, None, False
+    head: RawRecord | None = None
+    run, begun, inside = None, False, False
     if resume is None:
         records = _from_before(tree, path, low, high, size)
     else:
         start, run = resume
-        begun = True
+        begun = inside = True
         chunks = _chunks(tree, path, start, high, size, first=_FIRST_AFTER_SEEK)
         records = iter_share(chunks, name=path, start=start, stop=size)
     for record in records:
         image = record.value.get("image")
         if not begun or image != run:
-            if record.offset >= high:
+            if not record.begins_before(high):
                 return
-            head, run, begun = record.offset, image, True
-        if head >= low:
+            head, run, begun = record, image, True
+            inside = inside or not record.begins_before(low)
+        if inside:
             yield head, record
 
 
@@ -112,7 +114,7 @@ def scan_reader(
     def record(scan: int, place: int) -> RawRecord:
         stretch, number = where[scan][place]
         if stretch not in parsed:
-            values = parse(stretches[stretch])
+            values = parse(as_array(stretches[stretch]))
             # Anything else between the records, or what only the exact parser reads: one by one.
             parsed[stretch] = values if values is not None and len(values) == counts[stretch] else None
         row = int(rows[scan][place])

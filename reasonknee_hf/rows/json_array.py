@@ -59,6 +59,10 @@ class RawRecord(NamedTuple):
         start, end = self.piece.spans()[self.place]
         return end - start
 
+    def begins_before(self, place: int) -> bool:
+        """Whether it begins before a byte of the file; most often known without working out where it begins."""
+        return self.piece.end <= place or self.offset < place
+
     def __repr__(self) -> str:
         return f"RawRecord(offset={self.offset}, length={self.length}, index={self.index}, {self.value!r})"
 
@@ -69,13 +73,21 @@ _new_record = partial(tuple.__new__, RawRecord)  # a third of the time of a call
 class _Piece:
     """Records that were parsed together. Where each begins is worked out when it is asked for."""
 
-    __slots__ = ("_data", "_offset", "_spans", "count")
+    __slots__ = ("_array", "_spans", "_start", "count", "end")
 
-    def __init__(self, data: bytes, offset: int, count: int) -> None:
-        self._data = data
-        self._offset = offset
+    def __init__(self, array: bytes, start: int, end: int, count: int) -> None:
+        self._array = array  # of their text
+        self._start = start
+        self.end = end
         self.count = count
         self._spans: list[tuple[int, int]] | None = None
+
+    @classmethod
+    def of_one(cls, start: int, end: int) -> _Piece:
+        """A piece of a single record."""
+        piece = cls(b"", start, end, 1)
+        piece._spans = [(start, end)]
+        return piece
 
     def records(self, values: list[dict[str, Any]], first: int) -> Iterator[RawRecord]:
         return map(
@@ -85,9 +97,9 @@ class _Piece:
     def spans(self) -> list[tuple[int, int]]:
         """Where each record begins and ends in the file."""
         if self._spans is None:
-            at, spans = self._offset, json_text.spans(self._data, self.count)
+            at, spans = self._start, json_text.spans(json_parser.array_text(self._array), self.count)
             self._spans = [(at + start, at + end) for start, end in spans]
-            self._data = b""
+            self._array = b""
         return self._spans
 
 
@@ -143,11 +155,7 @@ def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> 
         return
     if start and not reader.seek_record():
         return
-    for record in _records(reader):
-        # The reader is beyond all records it has parsed; the offset of each is only asked for near the end.
-        if reader.offset > stop and record.offset >= stop and _is_record(record.value):
-            return
-        yield record
+    yield from _records(reader, stop)
 
 
 def read_record(data: bytes, *, name: str, offset: int, index: int) -> RawRecord:
@@ -176,19 +184,31 @@ def read_record(data: bytes, *, name: str, offset: int, index: int) -> RawRecord
 
 def known_record(value: dict[str, Any], start: int, end: int, index: int) -> RawRecord:
     """A record that has been parsed, and whose place is known."""
-    piece = _Piece(b"", start, 1)
-    piece._spans = [(start, end)]
-    return _new_record((value, index, piece, 0))
+    return _new_record((value, index, _Piece.of_one(start, end), 0))
 
 
-def _records(reader: _Reader) -> Iterator[RawRecord]:
-    """All records from where the reader stands."""
+def _records(reader: _Reader, stop: int | None = None) -> Iterator[RawRecord]:
+    """All records from where the reader stands on; with `stop`, those before the first true one behind it."""
     more = reader.enter()
     while more:
         for piece, values, first in reader.pieces():
-            yield from piece.records(values, first)
-        yield reader.record()
+            records = piece.records(values, first)
+            if stop is None or piece.end <= stop:
+                yield from records
+                continue
+            for record in records:
+                if _begins_behind(record, stop):
+                    return
+                yield record
+        record = reader.record()
+        if stop is not None and _begins_behind(record, stop):
+            return
+        yield record
         more = reader.advance()
+
+
+def _begins_behind(record: RawRecord, stop: int) -> bool:
+    return not record.begins_before(stop) and _is_record(record.value)
 
 
 class _Reader:
@@ -252,10 +272,11 @@ class _Reader:
         while self.offset >= self._slow_until:
             end = None
             for end, following in cuts(self._data, self._pos):
-                data = self._data[self._pos : end]
-                values = self._parse(data)
+                array = json_parser.as_array(memoryview(self._data)[self._pos : end])
+                values = self._parse(array)
                 if values and set(map(type, values)) == {dict} and (len(values) == 1 or not self._lines):
-                    piece, first = _Piece(data, self.offset, len(values)), self._index
+                    piece = _Piece(array, self.offset, self._base + end, len(values))
+                    first = self._index
                     self._pos = following
                     self._index += len(values)
                     yield piece, values, first

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+_ARRAY_END = b"]   "  # with the blanks, the last words looked at by `_may_hold_long_integer` hold no text
 _HIGH_HALVES, _OF_DIGITS = np.uint32(0xF0F0F0F0), np.uint32(0x30303030)  # of four bytes
 
 
@@ -23,7 +24,7 @@ def loads(data: bytes) -> Any:
 
 
 def parser() -> Callable[[bytes], list[Any] | None]:
-    """A function that parses values with commas between them, the fastest way there is.
+    """A function that parses arrays made by [`as_array`], the fastest way there is.
 
     It gives the same as [`loads`], or `None` where it cannot: the text is not JSON, or only `loads` reads it.
     """
@@ -33,8 +34,7 @@ def parser() -> Callable[[bytes], list[Any] | None]:
 
         fast = orjson.loads
 
-    def parse(data: bytes) -> list[Any] | None:
-        array = b"[%b]   " % data
+    def parse(array: bytes) -> list[Any] | None:
         try:
             values: list[Any] = loads(array) if fast is None or _may_hold_long_integer(array) else fast(array)
         except (ValueError, RecursionError):
@@ -42,6 +42,16 @@ def parser() -> Callable[[bytes], list[Any] | None]:
         return values
 
     return parse
+
+
+def as_array(data: bytes | memoryview) -> bytes:
+    """The text of values with commas between them as that of an array. Its first byte is the bracket."""
+    return b"".join((b"[", data, _ARRAY_END))
+
+
+def array_text(array: bytes) -> bytes:
+    """What [`as_array`] was given."""
+    return array[1 : -len(_ARRAY_END)]
 
 
 def _may_hold_long_integer(data: bytes) -> bool:
@@ -53,4 +63,4 @@ def _may_hold_long_integer(data: bytes) -> bool:
     words = np.frombuffer(data, np.uint32, len(data) // 4)
     digits = (words & _HIGH_HALVES) == _OF_DIGITS
     pairs = digits[:-1] & digits[1:]
-    return bool((pairs[:-2] & pairs[2:]).any())
+    return bool(np.count_nonzero(pairs[:-2] & pairs[2:]))  # in less time than `any` takes
