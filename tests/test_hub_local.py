@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import http.server
+import multiprocessing
+import os
 import pickle
+import threading
+from functools import partial
 
 import fsspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from volume_files import voxels, write
 
 from reasonknee_hf.errors import FileMissingError, IntegrityError, ReleaseError
 from reasonknee_hf.hub.local import FsspecTree
 from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.volumes.volume import KneeVolume
 
 BIG = bytes(range(256)) * 1000
 FILES = {"data/a b.bin": BIG, "README.md": b"hello", "data/empty": b""}
@@ -83,6 +90,41 @@ def test_version_control_is_not_listed(tmp_path):
     (tmp_path / ".git" / "objects" / "x").write_bytes(b"")
     (tmp_path / "a").write_bytes(b"1")
     assert list(FsspecTree(tmp_path).entries()) == ["a"]
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def _read_and_crop(tree, url, queue):
+    queue.put((tree.read("a/b.bin"), KneeVolume(url).array().sum()))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_web_server_is_read_in_a_forked_child_too(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b.bin").write_bytes(BIG)
+    array = voxels((9, 8, 5))
+    write(tmp_path / "v.nii.gz", array)
+    handler = partial(_Handler, directory=str(tmp_path))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    tree = FsspecTree(f"{url}/a")
+    assert tree.read("b.bin") == BIG
+    assert KneeVolume(f"{url}/v.nii.gz").array().sum() == array.sum()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_read_and_crop, args=(FsspecTree(url), f"{url}/v.nii.gz", queue))
+    child.start()
+    try:
+        assert queue.get(timeout=30) == (BIG, array.sum())
+    finally:
+        child.kill()
+        server.shutdown()
+        server.server_close()
 
 
 def test_links_are_followed_once_around(tmp_path):

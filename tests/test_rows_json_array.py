@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import AnnotationError
-from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share, read_record
+from reasonknee_hf.rows.json_array import iter_records, iter_share
+from reasonknee_hf.rows.json_record import RawRecord, read_record
 
 # Text that looks like structure, so that cuts and candidates fall into strings.
 _TRICKY = st.text(st.sampled_from('{}[]",:\\ \n\t0aé😀'), max_size=12)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -126,6 +128,23 @@ def test_no_thread_outlives_its_iterator(release):
     del rows
     gc.collect()
     assert not threads()
+
+
+@pytest.mark.parametrize("touch", [False, True])
+def test_an_iterator_that_is_left_to_the_end_of_the_program_says_nothing(release, touch):
+    code = f"""
+import contextlib
+import reasonknee_hf
+with contextlib.suppress(ImportError):
+    import torch.utils.data  # keeps the iterator until other modules are gone
+rows = iter(reasonknee_hf.load_dataset("full", split="train", streaming=True, source={release!r}))
+for _ in range(3):
+    row = next(rows)
+    if {touch}:
+        row["image"].array()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
 
 
 def test_a_cache_that_does_not_hold_two_volumes_is_not_filled_ahead(release):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -14,7 +13,7 @@ from fsspec import AbstractFileSystem
 from reasonknee_hf.errors import FileMissingError, IntegrityError
 from reasonknee_hf.hub.archive import CutArchive
 from reasonknee_hf.hub.folders import Folders, Info
-from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.locks import ForkSafeFilesystem, ForkSafeLock
 from reasonknee_hf.hub.parts import PartSet, find_part_sets
 from reasonknee_hf.hub.readonly import ReadOnlyFileSystem
 from reasonknee_hf.hub.tree import FileEntry
@@ -114,7 +113,7 @@ class _PartFiles:
     sha: str | None = None
 
     def __init__(self, base: Any, paths: Sequence[str]) -> None:
-        self._base, self._pid = base, os.getpid()
+        self._base = ForkSafeFilesystem(base)
         self._paths = tuple(paths)
         self.identity = str(base.unstrip_protocol(paths[0])) if paths else ""
         self.name = type(base).__name__
@@ -122,17 +121,7 @@ class _PartFiles:
 
     @property
     def _fs(self) -> Any:
-        if self._pid != os.getpid():
-            # Asynchronous filesystems refuse to work in a forked process, and the thread that they all wait
-            # for is not there; older versions of fsspec do not notice that by themselves.
-            thread = fsspec.asyn.iothread[0]
-            if thread is not None and not thread.is_alive():
-                fsspec.asyn.reset_lock()
-            self._base, self._pid = pickle.loads(pickle.dumps(self._base)), os.getpid()
-        return self._base
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_base": self._fs}
+        return self._base.get()
 
     def entries(self) -> Mapping[str, FileEntry]:
         if self._entries is None:

@@ -11,6 +11,7 @@ from typing import Any
 import fsspec
 
 from reasonknee_hf.errors import IntegrityError, ReleaseError
+from reasonknee_hf.hub.locks import ForkSafeFilesystem
 from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
     FileEntry,
@@ -37,8 +38,8 @@ class FsspecTree:
     sha: str | None = None
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self._fs: Any
-        self._fs, self._root = fsspec.core.url_to_fs(os.fspath(root))
+        filesystem, self._root = fsspec.core.url_to_fs(os.fspath(root))
+        self._base = ForkSafeFilesystem(filesystem)
         self._root = self._root.rstrip("/")
         self._local = "file" in _protocols(self._fs)
         if self._local:
@@ -49,6 +50,10 @@ class FsspecTree:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.identity!r})"
+
+    @property
+    def _fs(self) -> Any:
+        return self._base.get()
 
     def entries(self) -> Mapping[str, FileEntry]:
         """The whole listing by posix path, in sorted order, fetched once."""

@@ -19,7 +19,7 @@ from reasonknee_hf.errors import (
 from reasonknee_hf.release.faults import Fault, FaultLog
 from reasonknee_hf.release.release import Release
 from reasonknee_hf.rows.features import ANSWER_COLUMNS
-from reasonknee_hf.rows.json_array import RawRecord
+from reasonknee_hf.rows.json_record import RawRecord
 from reasonknee_hf.rows.record import Problem, scan_columns, to_row
 from reasonknee_hf.rows.scan import Scan, scan_from_image_path
 from reasonknee_hf.volumes.volume import KneeVolume

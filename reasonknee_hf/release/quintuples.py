@@ -24,7 +24,7 @@ from reasonknee_hf.release.shards import read_records, scan_reader, shard_count,
 from reasonknee_hf.release.weights import row_weights
 from reasonknee_hf.rows.balance import repeats, total
 from reasonknee_hf.rows.index import IndexBuilder, RowIndex
-from reasonknee_hf.rows.json_array import RawRecord
+from reasonknee_hf.rows.json_record import RawRecord
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.rows.index import RowIndex
-from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share, known_record, read_record
+from reasonknee_hf.rows.json_array import iter_records, iter_share
 from reasonknee_hf.rows.json_parser import as_array, parser
+from reasonknee_hf.rows.json_record import RawRecord, known_record, read_record
 
 # Each divides evenly among the usual numbers of ranks and workers (1, 2, 3, 4, 6, 8, 12, 24, …).
 _COUNTS = (192, 96, 48, 24)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import AnnotationError
-from reasonknee_hf.rows.json_array import RawRecord
+from reasonknee_hf.rows.json_record import RawRecord
 from reasonknee_hf.rows.moaks import question_for_prompt
 
 VERSION = 1

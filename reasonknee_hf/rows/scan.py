@@ -7,9 +7,11 @@ and `NA` stay what they are.
 from __future__ import annotations
 
 import csv
+import gc
 import io
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -78,20 +80,23 @@ def read_split_csv(content: bytes, name: str, split: str) -> list[Scan]:
         ReleaseError: The table is empty or not UTF-8, lacks a column, or a row has an empty identifier, an
             unknown side or another number of cells than the header. The message names file and line.
     """
-    rows = _rows(content, name)
-    try:
-        _, header = next(rows)
-    except StopIteration:
-        raise ReleaseError(f"{name} is empty; a split table begins with a line of column names.") from None
-    pick = itemgetter(*_places(header, name))
-    scans = []
-    for line, row in rows:
-        if len(row) != len(header):
+    with _collector_paused():
+        rows = _rows(content, name)
+        try:
+            _, header = next(rows)
+        except StopIteration:
             raise ReleaseError(
-                f"{name}, line {line} has {len(row)} cells, the header names {len(header)} columns."
-            )
-        scans.append(_scan(pick(row), f"{name}, line {line}", split))
-    return scans
+                f"{name} is empty; a split table begins with a line of column names."
+            ) from None
+        pick = itemgetter(*_places(header, name))
+        scans = []
+        for line, row in rows:
+            if len(row) != len(header):
+                raise ReleaseError(
+                    f"{name}, line {line} has {len(row)} cells, the header names {len(header)} columns."
+                )
+            scans.append(_scan(pick(row), name, line, split))
+        return scans
 
 
 def scan_from_image_path(path: object, split: str = "") -> Scan | None:
@@ -111,6 +116,21 @@ def scan_from_image_path(path: object, split: str = "") -> Scan | None:
         split=split,
         published_side=match["side"],
     )
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Thousands of objects that stay make the garbage collector look through all that was ever imported.
+
+    Behind `import torch` that takes three times as long as reading a table does.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _rows(content: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
@@ -147,16 +167,17 @@ def _places(header: list[str], name: str) -> list[int]:
     return [header.index(column) for column in _COLUMNS]
 
 
-def _scan(cells: Sequence[str], where: str, split: str) -> Scan:
+def _scan(cells: Sequence[str], name: str, line: int, split: str) -> Scan:
     """The scan of a line; `cells` are those of `_COLUMNS`."""
     patient_id, visit, study, series, published_side, image_filepath, label_filepath = cells
     if not all(cells[:-1]):
         column = _COLUMNS[cells.index("")]
-        raise ReleaseError(f"{where}: {column} is empty. Fill it in, or remove the line.")
+        raise ReleaseError(f"{name}, line {line}: {column} is empty. Fill it in, or remove the line.")
     side = _SIDE_SPELLINGS.get(published_side.casefold())
     if side is None:
         raise ReleaseError(
-            f"{where}: knee_side is {published_side!r}; known are 1, R, right (right) and 2, L, left (left)."
+            f"{name}, line {line}: knee_side is {published_side!r}; "
+            "known are 1, R, right (right) and 2, L, left (left)."
         )
     return Scan(
         patient_id,

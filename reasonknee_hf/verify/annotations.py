@@ -16,7 +16,8 @@ from datasets.utils import tqdm
 from reasonknee_hf.errors import AmbiguousPathError, AnnotationError, IntegrityError
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.release import Release, layout
-from reasonknee_hf.rows.json_array import RawRecord, iter_records, iter_share
+from reasonknee_hf.rows.json_array import iter_records, iter_share
+from reasonknee_hf.rows.json_record import RawRecord
 from reasonknee_hf.rows.record import to_row
 from reasonknee_hf.rows.scan import Scan, scan_from_image_path
 from reasonknee_hf.verify.findings import Findings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -54,10 +55,14 @@ def prefetched(
         yield from rows
         return
     pool = ThreadPoolExecutor(1, thread_name_prefix="reasonknee-prefetch")  # no thread before the first load
+    finalizing = (
+        sys.is_finalizing
+    )  # kept: modules may be gone when an iterator is left to the end of the program
     try:
         yield from _reading_ahead(iter(rows), volumes, box, ahead, max_rows, on_touch, pool)
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        if not finalizing():  # the interpreter has ended all pools by then
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 _KINDS = frozenset((False, True))  # images and masks, by `KneeVolume.mask`
