@@ -134,9 +134,9 @@ def test_no_thread_outlives_its_iterator(release):
 def test_an_iterator_that_is_left_to_the_end_of_the_program_says_nothing(release, touch):
     code = f"""
 import contextlib
-import reasonknee_hf
 with contextlib.suppress(ImportError):
-    import torch.utils.data  # keeps the iterator until other modules are gone
+    import torch.utils.data  # imported first, it outlives what the iterator needs
+import reasonknee_hf
 rows = iter(reasonknee_hf.load_dataset("full", split="train", streaming=True, source={release!r}))
 for _ in range(3):
     row = next(rows)
