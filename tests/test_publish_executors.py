@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 
 import datasets
 import pytest
@@ -36,6 +36,23 @@ def test_dask_cluster_gives_the_same_bytes(sample_dir, tmp_path, full_folder):
         executor = client.get_executor()
         convert(tmp_path / "d" / "knee", "full", executor=executor, source=str(sample_dir), on_error="null")
     assert files_below(tmp_path / "d" / "knee") == files_below(full_folder)
+
+
+def test_ray_gives_the_same_bytes(sample_dir, tmp_path, full_folder):
+    ray = pytest.importorskip("ray")
+
+    class RayExecutor(Executor):
+        def submit(self, function, /, *args, **kwargs):
+            return ray.remote(function).remote(*args, **kwargs).future()
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        convert(
+            tmp_path / "r" / "knee", "full", executor=RayExecutor(), source=str(sample_dir), on_error="null"
+        )
+    finally:
+        ray.shutdown()
+    assert files_below(tmp_path / "r" / "knee") == files_below(full_folder)
 
 
 def test_a_filter_that_cannot_travel_is_named(sample_dir, tmp_path):
