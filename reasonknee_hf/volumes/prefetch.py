@@ -55,9 +55,7 @@ def prefetched(
         yield from rows
         return
     pool = ThreadPoolExecutor(1, thread_name_prefix="reasonknee-prefetch")  # no thread before the first load
-    finalizing = (
-        sys.is_finalizing
-    )  # kept: modules may be gone when an iterator is left to the end of the program
+    finalizing = sys.is_finalizing  # modules may be gone when an iterator is left to the end of the program
     try:
         yield from _reading_ahead(iter(rows), volumes, box, ahead, max_rows, on_touch, pool)
     finally:
@@ -86,9 +84,8 @@ def _reading_ahead(
     on_touch: bool,
     pool: ThreadPoolExecutor,
 ) -> Iterator[Row]:
-    buffer: deque[tuple[Row, Iterable[KneeVolume], _Scan | None]] = (
-        deque()
-    )  # with the scan it is the first of
+    # Rows read ahead, each with its volumes and the scan that it is the first row of.
+    buffer: deque[tuple[Row, Iterable[KneeVolume], _Scan | None]] = deque()
     coming: deque[_Scan] = deque()  # scans in the buffer, in order
     seen: dict[Any, _Scan] = {}
     wanted = ahead + (box is not None)  # the boxes of a scan are all known once the scan after it shows up
