@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from memory import peak_memory
+
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 CHUNK = 1 << 16
 
@@ -218,14 +220,6 @@ def import_what_is_used(method: str) -> None:
                 importlib.import_module(optional)
     for module in modules:
         importlib.import_module(module)
-
-
-def peak_memory() -> int:
-    """VmHWM in bytes; unlike `ru_maxrss` it does not survive `exec`."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise SystemExit("This benchmark needs /proc.")
 
 
 def measure(method: str, path: Path) -> dict[str, float]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from annotations import release_of, write_array
+from memory import peak_memory
 
 RECORDS_PER_SCAN = 62
 VOLUME_BYTES = 22_000_000
@@ -145,18 +146,10 @@ def run_worker(method: str, source: str, out: str) -> None:
         "failure": failure,
         "seconds": time.perf_counter() - begun,
         "cpu": time.process_time() - cpu + children.ru_utime + children.ru_stime,
-        "peak": peak_of_this_process() / 1024,
+        "peak": peak_memory() / 2**20,
         "bytes": sum(path.stat().st_size for path in Path(out).rglob("*.parquet")),
     }
     print(json.dumps(told))
-
-
-def peak_of_this_process() -> int:
-    """In KiB. `ru_maxrss` would count the parent's memory too, from before the program was started."""
-    (line,) = (
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
-    )
-    return int(line.split()[1])
 
 
 def peak_of_children(process: subprocess.Popen[str]) -> int:

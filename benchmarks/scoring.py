@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from memory import peak_memory
+
 from reasonknee_hf.bench import read_answer, read_references, score
 from reasonknee_hf.bench.inputs import read_entries
 from reasonknee_hf.rows.moaks import QUESTIONS
@@ -60,14 +62,6 @@ def write_predictions(path: Path, scans: int) -> None:
             file.write(json.dumps({"id": row["id"], "prediction": text}) + "\n")
 
 
-def peak_megabytes() -> float:
-    """Peak resident memory of this process."""
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
-
-
 def main() -> None:
     scans = int(sys.argv[1]) if len(sys.argv) > 1 else 1290
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +72,7 @@ def main() -> None:
         report = score(path, references)
         whole = time.process_time() - started
         items = report.data["count"]["items"]
-        peak = peak_megabytes()
+        peak = peak_memory() / 1e6
 
         started = time.process_time()
         answers = {entry.id: entry.answer for entry in read_entries(path)}
