@@ -211,9 +211,9 @@ def cropping(path: str, rounds: int) -> None:
     key = volume._key()
     kept = volume_cache().get(key, lambda: None)
 
-    def ours() -> None:
+    def ours(copy: bool) -> None:
         volume_cache().get(key, lambda: kept)  # `race` clears the cache
-        repeat(lambda: volume.crop(BOX))
+        repeat(lambda: volume.crop(BOX, copy=copy))
 
     race(
         "crop of a box from a cached volume (100 times)",
@@ -222,7 +222,8 @@ def cropping(path: str, rounds: int) -> None:
             "array[box].copy(order='K'), numpy's limit": lambda: repeat(
                 lambda: array[region].copy(order="K")
             ),
-            "crop(box), file order": ours,
+            "crop(box), file order": lambda: ours(copy=True),
+            "crop(box, copy=False), a view": lambda: ours(copy=False),
         },
         rounds,
         per=100,

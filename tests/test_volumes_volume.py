@@ -379,6 +379,17 @@ def test_array_is_a_read_only_view_of_the_cached_one():
     np.testing.assert_array_equal(crop, first[0:3, 1:4, 4:9])
 
 
+def test_crop_without_a_copy_is_a_view_that_nobody_can_write_to():
+    volume = KneeVolume(None, gzip_bytes(voxels((8, 9, 5))))
+    view = volume.crop([1, 3, 2, 5, 0, 4], copy=False)
+    assert np.shares_memory(view, volume.array())
+    assert not view.flags.writeable
+    copied = volume.crop([1, 3, 2, 5, 0, 4])
+    assert not np.shares_memory(copied, volume.array())
+    copied += 1
+    np.testing.assert_array_equal(view + 1, copied)
+
+
 def test_crop_checks_the_box_and_grows_by_millimetres():
     volume = KneeVolume(None, gzip_bytes(voxels()), label="row 2")
     with pytest.raises(RecordError, match=r"row 2: box .* leaves the volume"):

@@ -80,7 +80,7 @@ def crop_file(volume: KneeVolume, box: boxes.Box, margin_mm: float = 0.0) -> tup
     low = np.array(grown[::2])
     affine = volume.affine.copy()
     affine[:3, 3] += affine[:3, :3] @ low
-    image = nibabel.Nifti1Image(np.ascontiguousarray(volume.crop(grown)), affine)
+    image = nibabel.Nifti1Image(np.ascontiguousarray(volume.crop(grown, copy=False)), affine)
     image.header.set_xyzt_units("mm")
     inner = [int(end) - int(low[number // 2]) for number, end in enumerate(box)]
     return gzip.compress(image.to_bytes(), 6, mtime=0), inner
@@ -116,7 +116,7 @@ def three_planes(volume: KneeVolume, box: boxes.Box) -> Array:
 def _frame_files(volume: KneeVolume, box: boxes.Box, count: int, row_id: str) -> list[dict[str, Any]]:
     """`count` slices of the box, from its first to its last, cut to its extent in the plane."""
     grey = _greys(volume)
-    region = volume.crop(box)
+    region = volume.crop(box, copy=False)
     numbers = np.round(np.linspace(0, region.shape[0] - 1, count)).astype(int)
     return [_png_file(grey(region[number]).T, f"{row_id}_{box[0] + number}") for number in numbers]
 
