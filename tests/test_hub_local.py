@@ -136,6 +136,8 @@ def test_links_are_followed_once_around(tmp_path):
     (root / "data/again").symlink_to(disk)
     (root / "data/up").symlink_to(root)
     (root / "data/gone").symlink_to(tmp_path / "nowhere")
+    (root / "data/loop").symlink_to(root / "data/loop")
+    (root / "data/through").symlink_to(disk / "9000001/a.nii.gz/x")
     (root / "one.csv").symlink_to(disk / "9000001/a.nii.gz")
     tree = FsspecTree(root)
     assert {path: entry.size for path, entry in tree.entries().items()} == dict.fromkeys(

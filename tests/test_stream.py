@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
@@ -13,7 +14,7 @@ from datasets.distributed import split_dataset_by_node
 from support import text_release
 
 import reasonknee_hf
-from reasonknee_hf.errors import OptionError, StateError
+from reasonknee_hf.errors import OptionError, RecordError, StateError
 
 pytestmark = pytest.mark.floor
 
@@ -30,6 +31,15 @@ def stream(release, **options):
     return reasonknee_hf.load_dataset(
         "full", split="train", streaming=True, source=release, masks=False, **options
     )
+
+
+def release_of(root, like, records):
+    """A release with the tables of another one and these records."""
+    (root / "data").mkdir()
+    (root / "data/split_files").symlink_to(Path(like, "data/split_files"))
+    (root / "data/generate_data").mkdir()
+    (root / "data/generate_data/train.json").write_text(json.dumps(records))
+    return root
 
 
 def ids(rows):
@@ -110,6 +120,17 @@ class TestOrder:
         assert ids(islice(stream(release, shuffle=5, start=345), 100)) == shuffled[345:445]
         with pytest.raises(OptionError, match=f"{ROWS:,}"):
             stream(release, start=ROWS)
+
+    def test_start_counts_rows_as_they_stand_where_those_of_a_scan_do_not_lie_together(
+        self, release, tmp_path
+    ):
+        records = json.loads(Path(release, "data/generate_data/train.json").read_text())
+        random.Random(0).shuffle(records)
+        root = str(release_of(tmp_path, release, records))
+        expected = ids(stream(root))
+        assert len(expected) == ROWS
+        for start in (1, 10, 100, 345, ROWS - 1):
+            assert ids(stream(root, start=start)) == expected[start:]
 
     @pytest.mark.parametrize(
         "options", [{"window": 0}, {"num_shards": 0}, {"shuffle": -1}, {"equal_steps": "stop"}]
@@ -239,6 +260,27 @@ class TestResume:
         assert len(pickle.dumps(state)) < 100_000
         ds.load_state_dict(state)
         assert seen + ids(ds) == expected
+
+    def test_a_record_that_lacks_its_prompt_is_met_after_a_resume_too(self, release, tmp_path):
+        records = json.loads(Path(release, "data/generate_data/train.json").read_text())
+        del records[40]["prompt"]
+        root = str(release_of(tmp_path, release, records))
+        whole = ids(stream(root, on_error="null"))
+        ds = stream(root, on_error="null")
+        rows = iter(ds)
+        given = [next(rows)["id"] for _ in range(40)]
+        state = ds.state_dict()
+        resumed = stream(root, on_error="null")
+        resumed.load_state_dict(state)
+        assert given + ids(resumed) == whole
+        strict = stream(root)
+        rows = iter(strict)
+        for _ in range(40):
+            next(rows)
+        resumed = stream(root)
+        resumed.load_state_dict(strict.state_dict())
+        with pytest.raises(RecordError, match="prompt"):
+            next(iter(resumed))
 
     def test_a_finished_epoch_has_nothing_left(self, release):
         ds = stream(release)

@@ -179,6 +179,45 @@ def test_a_record_that_does_not_fit_fails_behind_the_rows_before_it(release, tmp
         next(rows)
 
 
+def test_a_pass_that_touches_nothing_loads_nothing_after_one_that_did(release):
+    for row in stream(release):
+        size = row["image"].array().nbytes
+    kept = volume_cache().max_bytes
+    try:
+        volume_cache().resize(2 * size)
+        before = volume_cache().decodes
+        for _ in stream(release):
+            pass
+        assert settled(0, before)
+    finally:
+        volume_cache().resize(kept)
+
+
+def test_rows_that_read_parts_of_volumes_load_none_ahead(release):
+    before, scans = volume_cache().decodes, set()
+    for row in stream(release):
+        scans.add(row["scan_id"])
+        row["image"].crop([0, 2, 0, 2, 0, 2], whole=False)
+    assert settled(len(scans), before)
+
+
+def test_rows_go_on_in_a_thread_that_outlives_the_main_one(release):
+    code = f"""
+import threading, time
+import reasonknee_hf
+rows = reasonknee_hf.load_dataset("full", split="train", streaming=True, source={release!r})
+def read():
+    for number, row in enumerate(rows):
+        if number == 0:
+            time.sleep(0.5)  # the main thread is over by then
+        row["image"].array()
+    print(number + 1)
+threading.Thread(target=read).start()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (int(done.stdout), done.stderr) == (sum(1 for _ in stream(release)), "")
+
+
 def test_it_is_for_streams(release):
     with pytest.raises(OptionError, match=r"prefetch.*streaming=True"):
         reasonknee_hf.load_dataset("full", split="train", source=release, prefetch=False)

@@ -12,7 +12,7 @@ from volume_files import voxels, write
 
 from reasonknee_hf.errors import VolumeDataError
 from reasonknee_hf.volumes.cache import volume_cache
-from reasonknee_hf.volumes.prefetch import prefetched
+from reasonknee_hf.volumes.prefetch import _Loader, _Scan, prefetched
 from reasonknee_hf.volumes.volume import KneeVolume
 
 SCANS, EACH = 6, 5
@@ -100,6 +100,25 @@ def test_abandoned_iterators_leave_no_thread(rows):
     with pytest.raises(RuntimeError, match="stop here"):
         stream.throw(RuntimeError("stop here"))
     assert threads() == []
+
+
+def test_an_iterator_may_be_closed_in_its_own_thread(rows):
+    loader = _Loader()
+
+    class Closing(KneeVolume):
+        def load(self, *args, **options):
+            loader.close()
+
+    assert loader.submit(_Scan([Closing("x")]), False).result(5) is None
+    assert wait_for(lambda: not threads())
+    assert loader.submit(_Scan([rows[0]["image"]]), False) is None
+
+
+def test_volumes_may_be_given_by_a_generator(rows):
+    stream = prefetched(rows, volumes=lambda row: (v for v in [row["image"]]), box=lambda row: row["bbox"])
+    for row in stream:
+        row["image"].crop(row["bbox"], whole=False)
+    assert volume_cache().nbytes == SCANS * 9 * 8 * 40 * 2 * EACH // 40
 
 
 def test_off_means_no_thread(rows):

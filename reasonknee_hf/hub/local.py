@@ -168,8 +168,10 @@ def _files_below(
         for entry in entries:
             try:
                 state = os.stat(entry.path)
-            except FileNotFoundError:
-                continue  # a link to nothing
+            except OSError:
+                if not entry.is_symlink():
+                    raise
+                continue  # a link to nothing, to itself, or to where we may not go
             if stat.S_ISREG(state.st_mode):
                 yield prefix + entry.name, state.st_size
             elif stat.S_ISDIR(state.st_mode) and entry.name not in _SKIPPED_FOLDERS:

@@ -163,18 +163,35 @@ class Quintuples:
         shards = [_numbers(shard) for shard in self.shards()]
         if self.options.config == "scans":
             ends = [share(len(self.release.scans(self.split)), *shard)[1] for shard in shards]
+        elif self.options.is_published_order:
+            return self._published_place(start)
         else:
             ends = list(accumulate(self.rows_per_shard()))
-        if not 0 <= start < ends[-1]:
-            raise OptionError(f"start={start} is not a row of {self.split}, which has {ends[-1]:,} rows.")
+        self._check_start(start, ends[-1])
         shard = bisect_right(ends, start)
-        passed = start - (ends[shard - 1] if shard else 0)
-        if not passed or not self.options.is_published_order:
-            return Place(shard, passed)
-        images = self._images_of(*shards[shard], 0)
-        last = int(np.concatenate([self.index.rows_of(image) for image in images])[passed - 1])
-        image = self.index.images[self.index.image_numbers[last]]
-        return Place(shard, passed, self.index.span(last)[1], image)
+        return Place(shard, start - (ends[shard - 1] if shard else 0))
+
+    def _published_place(self, start: int) -> Place:
+        numbers, offsets = self.index.image_numbers, self.index.offsets
+        chosen = np.flatnonzero(
+            np.isin(numbers, self._chosen_images[0])
+        )  # rows of the config, as in the file
+        self._check_start(start, len(chosen))
+        # A row belongs to the shard in which the records of its scan begin that lie together with its own.
+        runs = np.flatnonzero(np.diff(numbers, prepend=-1))
+        heads = offsets[runs[np.searchsorted(runs, chosen, side="right") - 1]]
+        borders = [share(self.index.size, *_numbers(shard))[1] for shard in self.shards()]
+        owners = np.searchsorted(borders, heads, side="right")
+        shard = int(owners[start])
+        passed = start - int(np.searchsorted(owners, shard))
+        if not passed:
+            return Place(shard)
+        last = int(chosen[start - 1])
+        return Place(shard, passed, self.index.span(last)[1], self.index.images[numbers[last]])
+
+    def _check_start(self, start: int, rows: int) -> None:
+        if not 0 <= start < rows:
+            raise OptionError(f"start={start} is not a row of {self.split}, which has {rows:,} rows.")
 
     def rows_per_shard(self, epoch: int = 0) -> list[int]:
         """How many rows each shard of the split gives."""

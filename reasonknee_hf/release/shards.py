@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.rows.index import RowIndex
-from reasonknee_hf.rows.json_array import iter_records, iter_share
+from reasonknee_hf.rows.json_array import iter_behind, iter_records, iter_share
 from reasonknee_hf.rows.json_parser import as_array, parser
 from reasonknee_hf.rows.json_record import RawRecord, known_record, read_record
 
@@ -68,7 +68,7 @@ def read_records(
         start, run = resume
         begun = inside = True
         chunks = _chunks(tree, path, start, high, size, first=_FIRST_AFTER_SEEK)
-        records = iter_share(chunks, name=path, start=start, stop=size)
+        records = iter_behind(chunks, name=path, start=start)
     for record in records:
         image = record.value.get("image")
         if not begun or image != run:

@@ -72,6 +72,22 @@ def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> 
     yield from _records(reader, stop)
 
 
+def iter_behind(chunks: Iterable[bytes], *, name: str, start: int) -> Iterator[RawRecord]:
+    """The records behind one of an annotation file.
+
+    Args:
+        chunks: The file's bytes from `start` on.
+        name: What to call the file in errors.
+        start: The byte behind a record's `}`.
+
+    Raises:
+        AnnotationError: As [`iter_records`]; records are numbered from the first one given.
+    """
+    reader = Reader(chunks, name, start, 0)
+    if reader.advance():
+        yield from _records(reader)
+
+
 def _records(reader: Reader, stop: int | None = None) -> Iterator[RawRecord]:
     """All records from where the reader stands on; with `stop`, those before the first true one behind it."""
     more = reader.enter()

@@ -27,6 +27,12 @@ class Decoded:
     header: NiftiHeader
     array: Array
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all slices were read."""
+        slices: int = self.array.shape[2]
+        return slices >= self.header.shape[2]
+
 
 class VolumeCache:
     """Decoded volumes, the least recently used one leaves first. Thread-safe; never pickled.
@@ -42,7 +48,8 @@ class VolumeCache:
         self._kept: OrderedDict[Hashable, Decoded] = OrderedDict()
         self._bytes = 0
         self._running: dict[Hashable, Future[Decoded]] = {}
-        self._touched: OrderedDict[Hashable, int] = OrderedDict()
+        self.touches = 0  # how often all voxels of a file were asked for
+        self._touched: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()  # number of the touch, bytes
 
     @property
     def nbytes(self) -> int:
@@ -65,20 +72,27 @@ class VolumeCache:
             load: makes the volume.
             enough: says whether a kept volume, of which only a part may have been read, will do.
         """
+        # New objects are made without the lock: they may start the garbage collector, and that anything.
         while True:
             with self._lock:
                 found = self._kept.get(key)
-                if found is not None and enough(found):
-                    self._kept.move_to_end(key)
-                    return found
                 running = self._running.get(key)
-                if running is None:
-                    mine = self._running[key] = Future()
+            if found is not None and enough(found):
+                with self._lock:
+                    if key in self._kept:
+                        self._kept.move_to_end(key)
+                return found
+            if running is not None:
+                decoded = running.result()
+                if enough(decoded):
+                    return decoded
+                continue
+            mine: Future[Decoded] = Future()
+            with self._lock:
+                if key not in self._running and self._kept.get(key) is found:
+                    self._running[key] = mine
                     self.decodes += 1
                     break
-            decoded = running.result()
-            if enough(decoded):
-                return decoded
         try:
             decoded = load()
         except BaseException as error:
@@ -93,16 +107,19 @@ class VolumeCache:
         return decoded
 
     def touch(self, name: Hashable, nbytes: int) -> None:
-        """Remembers that a row asked for the voxels of a file, and how many bytes they are."""
+        """Remembers that somebody asked for all voxels of a file, and how many bytes they are."""
+        touched = (self.touches, nbytes)
         with self._lock:
-            self._touched[name] = nbytes
+            self.touches += 1
+            self._touched[name] = touched
             self._touched.move_to_end(name)
             while len(self._touched) > _TOUCHED:
                 self._touched.popitem(last=False)
 
-    def touched_bytes(self, name: Hashable) -> int:
-        """How many bytes the voxels of a file are that a row asked for lately; 0 if none did."""
-        return self._touched.get(name, 0)
+    def touched_bytes(self, name: Hashable, since: int) -> int:
+        """How many bytes the voxels of a file are if somebody asked for them since `touches` had a value; else 0."""
+        number, nbytes = self._touched.get(name, (-1, 0))
+        return nbytes if number >= since else 0
 
     def resize(self, max_bytes: int) -> None:
         """Sets the bound, and drops what is over it."""

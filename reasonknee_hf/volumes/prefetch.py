@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from reasonknee_hf.volumes.volume import KneeVolume
 Row = TypeVar("Row")
 logger = logging.getLogger(__name__)
 _SEEN = 64  # volumes remembered as asked for
+_PATIENCE = 10.0  # seconds that the end of an iterator waits for a load to end
 
 
 def row_volumes(row: Mapping[str, Any]) -> list[KneeVolume]:
@@ -49,18 +51,49 @@ def prefetched(
         max_rows: how many rows to read ahead at most.
         on_touch: read ahead and load nothing until the volume of a row has been touched, and then only that
             kind, images or masks, as long as rows go on to touch it; and nothing of which two do not fit into
-            the cache. Who reads no voxels pays nothing.
+            the cache. Who reads no voxels, or only parts of volumes (`whole=False`), pays nothing.
     """
     if ahead < 1:
         yield from rows
         return
-    pool = ThreadPoolExecutor(1, thread_name_prefix="reasonknee-prefetch")  # no thread before the first load
+    loader = _Loader()
     finalizing = sys.is_finalizing  # modules may be gone when an iterator is left to the end of the program
     try:
-        yield from _reading_ahead(iter(rows), volumes, box, ahead, max_rows, on_touch, pool)
+        yield from _reading_ahead(iter(rows), volumes, box, ahead, max_rows, on_touch, loader)
     finally:
         if not finalizing():  # the interpreter has ended all pools by then
-            pool.shutdown(wait=True, cancel_futures=True)
+            loader.close()
+
+
+class _Loader:
+    """The background thread; there is none before the first load."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._pool = ThreadPoolExecutor(1, "reasonknee-prefetch", _remember_thread, (self._threads,))
+
+    def submit(self, scan: _Scan, kind: bool) -> Future[None] | None:
+        """Loads volumes of a kind; does nothing where no more threads are to be had, as at the end of a program."""
+        try:
+            return self._pool.submit(_load, scan, kind)
+        except RuntimeError as error:
+            logger.debug("nothing is loaded ahead any more: %s", error)
+            return None
+
+    def close(self) -> None:
+        """Ends the thread and waits for it.
+
+        An iterator that is collected is closed wherever the collector happens to run: in the thread itself, or while a
+        lock is held that the thread needs. So the wait is bounded.
+        """
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_PATIENCE)
+
+
+def _remember_thread(threads: list[threading.Thread]) -> None:
+    threads.append(threading.current_thread())
 
 
 _KINDS = frozenset((False, True))  # images and masks, by `KneeVolume.mask`
@@ -72,7 +105,7 @@ class _Scan:
 
     volumes: list[KneeVolume]
     boxes: list[list[int] | None] = field(default_factory=list)
-    loading: dict[bool, Future[None]] = field(default_factory=dict)  # by kind
+    loading: dict[bool, Future[None] | None] = field(default_factory=dict)  # by kind
 
 
 def _reading_ahead(
@@ -82,17 +115,18 @@ def _reading_ahead(
     ahead: int,
     max_rows: int,
     on_touch: bool,
-    pool: ThreadPoolExecutor,
+    loader: _Loader,
 ) -> Iterator[Row]:
     # Rows read ahead, each with its volumes and the scan that it is the first row of.
-    buffer: deque[tuple[Row, Iterable[KneeVolume], _Scan | None]] = deque()
+    buffer: deque[tuple[Row, Sequence[KneeVolume], _Scan | None]] = deque()
     coming: deque[_Scan] = deque()  # scans in the buffer, in order
     seen: dict[Any, _Scan] = {}
     wanted = ahead + (box is not None)  # the boxes of a scan are all known once the scan after it shows up
-    used: Iterable[KneeVolume] = ()  # volumes of the row that was given last
+    used: Sequence[KneeVolume] = ()  # volumes of the row that was given last
+    begun = volume_cache().touches
     end: BaseException | None = None  # what ended the rows
     while True:
-        kinds = _touched_kinds(used) if on_touch else _KINDS
+        kinds = _touched_kinds(used, begun) if on_touch else _KINDS
         while end is None and (not buffer or (kinds and len(coming) < wanted and len(buffer) < max_rows)):
             try:
                 row = next(rows)
@@ -100,6 +134,8 @@ def _reading_ahead(
                 end = error
                 break
             found = volumes(row)
+            if not isinstance(found, (tuple, list)):
+                found = tuple(found)
             new = None if found is used and box is None else _first_seen(found, seen)
             if new is not None:
                 coming.append(new)
@@ -110,7 +146,7 @@ def _reading_ahead(
         ready = len(coming) if end is not None or box is None else len(coming) - 1
         for scan in list(coming)[: min(ready, ahead)]:
             for kind in kinds - scan.loading.keys():
-                scan.loading[kind] = pool.submit(_load, scan, kind)
+                scan.loading[kind] = loader.submit(scan, kind)
         if not buffer:
             if isinstance(end, StopIteration):
                 return
@@ -120,16 +156,18 @@ def _reading_ahead(
         if first_of is not None:
             coming.popleft()
             if box is not None:
-                for loading in first_of.loading.values():
+                for loading in filter(None, first_of.loading.values()):
                     loading.result()  # else the row would start to read a smaller part by itself
         yield row
 
 
-def _touched_kinds(volumes: Iterable[KneeVolume]) -> frozenset[bool]:
-    """Of which kinds a row touched its volume, now or in another row, and two fit into the cache."""
+def _touched_kinds(volumes: Sequence[KneeVolume], since: int) -> frozenset[bool]:
+    """Of which kinds volumes have been touched whole since the iteration began, and two fit into the cache."""
     cache = volume_cache()
     return frozenset(
-        volume.mask for volume in volumes if 0 < 2 * cache.touched_bytes(volume.cache_name) <= cache.max_bytes
+        volume.mask
+        for volume in volumes
+        if 0 < 2 * cache.touched_bytes(volume.cache_name, since) <= cache.max_bytes
     )
 
 

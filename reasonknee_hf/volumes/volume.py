@@ -388,13 +388,12 @@ class KneeVolume(ReadsAsStored):
             return decoded
 
         def enough(found: Decoded) -> bool:
-            slices: int = found.array.shape[2]
-            return slices >= (found.header.shape[2] if stop is None else stop)
+            return found.is_whole or (stop is not None and found.array.shape[2] >= stop)
 
         key = self._key()
         with self._named_errors():
             decoded = volume_cache().get(key, load, enough)
-        if not ahead:
+        if not ahead and decoded.is_whole:
             volume_cache().touch(self.cache_name, decoded.array.nbytes)
         self._header = decoded.header
         return decoded
