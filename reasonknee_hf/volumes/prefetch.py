@@ -125,6 +125,16 @@ def _reading_ahead(
     used: Sequence[KneeVolume] = ()  # volumes of the row that was given last
     begun = volume_cache().touches
     end: BaseException | None = None  # what ended the rows
+    if on_touch:
+        cache = volume_cache()
+        for row in rows:
+            yield row
+            if cache.touches != begun:
+                used = tuple(volumes(row))
+                _first_seen(used, seen)
+                break
+        else:
+            return  # nobody in this process touched anything
     while True:
         kinds = _touched_kinds(used, begun) if on_touch else _KINDS
         while end is None and (not buffer or (kinds and len(coming) < wanted and len(buffer) < max_rows)):
