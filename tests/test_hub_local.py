@@ -101,6 +101,7 @@ def _read_and_crop(tree, url, queue):
     queue.put((tree.read("a/b.bin"), KneeVolume(url).array().sum()))
 
 
+@pytest.mark.floor
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_web_server_is_read_in_a_forked_child_too(tmp_path):

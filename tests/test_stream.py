@@ -282,6 +282,13 @@ class TestResume:
         with pytest.raises(RecordError, match="prompt"):
             next(iter(resumed))
 
+    def test_what_was_read_does_not_travel(self, release):
+        ds = stream(release, shuffle=1)
+        assert len(ids(islice(ds, 100))) == 100
+        rows = ds._ex_iterable.rows
+        assert "index" in vars(rows)
+        assert "index" not in vars(pickle.loads(pickle.dumps(rows)))
+
     def test_a_finished_epoch_has_nothing_left(self, release):
         ds = stream(release)
         assert len(ids(ds)) == ROWS

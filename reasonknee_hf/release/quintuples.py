@@ -95,6 +95,10 @@ class Quintuples:
         self._order: tuple[int | None, npt.NDArray[np.int64]] = (None, np.zeros(0, np.int64))
         self.joiner = Joiner(self.release, self.split, self.options, self.faults)
 
+    def __reduce__(self) -> tuple[type[Quintuples], tuple[Any, ...]]:
+        # Other processes map the index from disk; what follows from it is quickly made again.
+        return Quintuples, (self.release, self.split, self.options, self.faults, self.prefetch)
+
     @property
     def path(self) -> str:
         """The annotation array of the split."""
