@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import datasets
@@ -20,7 +21,7 @@ from support import files_below
 from reasonknee_hf.errors import OptionError, PublishError, RecordError, VolumeMissingError
 from reasonknee_hf.opening import open_release
 from reasonknee_hf.publish.convert import convert
-from reasonknee_hf.publish.rows import published_record
+from reasonknee_hf.publish.rows import _json_writer, published_record
 
 # --- loads for everyone ------------------------------------------------------------------------------------------
 
@@ -280,3 +281,43 @@ def test_records_equal_the_published_json(sample_dir, tmp_path):
         published = json.loads((sample_dir / "data/generate_data" / f"{name}.json").read_text("utf-8"))
         rows = pq.read_table(tables(tmp_path / "o", "records", split)[0]).to_pylist()
         assert [published_record(row) for row in rows] == published
+
+
+_ODD = {"a": [1, float("nan"), None], "é": {"big": 2**70, "inf": float("-inf")}, "half": "\ud800", "null": ""}
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(
+    "value", [_ODD, *({key: value} for key, value in _ODD.items()), [], 1.5, None, "null"]
+)
+def test_any_diagnosis_comes_back_as_json_reads_it(value, fast, monkeypatch):
+    if fast:
+        pytest.importorskip("orjson")
+    else:
+        monkeypatch.setitem(sys.modules, "orjson", None)
+    text = _json_writer()(value)
+    text.encode()  # Arrow takes it
+    assert repr(json.loads(text)) == repr(value)
+
+
+def test_a_diagnosis_is_the_same_text_with_and_without_a_faster_writer(monkeypatch):
+    pytest.importorskip("orjson")
+    value = {"bounding_box": [1, 2, 3.5], 'é \\ "': {"size": 2, "none": None, "true": True}}
+    fast = _json_writer()(value)
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    assert _json_writer()(value) == fast
+
+
+@pytest.mark.parametrize("limit", [None, 1, 7, 10_000])
+def test_records_of_some_patients_up_to_a_limit(sample_dir, tmp_path, limit):
+    published = json.loads((sample_dir / "data/generate_data/train.json").read_text("utf-8"))
+    patients = [record["image"].split("/")[3] for record in published]
+    wanted = patients[len(patients) // 2]
+    expected = [record for record, patient in zip(published, patients, strict=True) if patient == wanted]
+    assert 7 < len(expected) < len(published)
+    convert(
+        tmp_path / "o", "records", source=str(sample_dir), volumes="none",
+        splits="train", patients=wanted, limit=limit,
+    )  # fmt: skip
+    rows = pq.read_table(tables(tmp_path / "o", "records")[0]).to_pylist()
+    assert [published_record(row) for row in rows] == expected[:limit]

@@ -15,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -29,8 +28,6 @@ _TEXT_GROUP = 8_000_000  # bytes of a row group of text, which readers turn into
 _HEAVY = 4_000_000  # bytes of files from which on rows are handled one by one
 _DICTIONARY_BYTES = 16 << 20  # of one column of one row group; beyond it Parquet falls back to plain text
 _ENOUGH_TO_TELL = 100  # rows that show whether the text of a column repeats
-_ONLY_TEXT = {str}
-_ARROW_LIMIT = 2**31 - 1  # bytes of text that one Arrow array can hold
 _CHECK_ROWS = 3  # rows of a part that are read back
 
 
@@ -261,21 +258,8 @@ def _table(batch: Batch, features: Features, schema: pa.Schema) -> pa.Table:
         if len(values) == 1 and isinstance(values[0], dict):
             columns.append(_one_file(values[0], schema.field(name).type))
         else:
-            columns.append(_array(values, schema.field(name).type))
+            columns.append(pa.array(values, schema.field(name).type))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """`pa.array`; in half of the time for a column of text, which is copied once instead of grown."""
-    if kind != pa.string() or not _ONLY_TEXT.issuperset(map(type, values)):
-        return pa.array(values, kind)
-    cells = [value.encode() for value in values]
-    ends = np.zeros(len(cells) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, cells), np.int64, len(cells)), out=ends[1:])
-    if ends[-1] > _ARROW_LIMIT:
-        return pa.array(values, kind)  # says so
-    offsets, text = pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(cells))
-    return pa.StringArray.from_buffers(len(cells), offsets, text)
 
 
 def _one_file(value: Mapping[str, Any], kind: pa.DataType) -> pa.StructArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -13,7 +14,7 @@ from reasonknee_hf.publish.job import Derived, Job
 from reasonknee_hf.publish.parquet import Batch
 from reasonknee_hf.publish.volumes import ScanFiles
 from reasonknee_hf.release import Release
-from reasonknee_hf.release.shards import read_records, share
+from reasonknee_hf.release.shards import read_records, read_values, share
 from reasonknee_hf.rows.features import ANSWER_COLUMNS
 from reasonknee_hf.rows.record import Problem, to_row
 from reasonknee_hf.rows.scan import Scan, scan_from_image_path
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 RECORD_COLUMNS = ("image", "prompt", "cot", "answer")
 """Keys of published records whose values are text."""
 
-_BATCH_RECORDS = 256
+_BATCH_RECORDS = 512
 _TEXT_OR_NULL = {str, type(None)}
 
 
@@ -83,37 +84,57 @@ def record_batches(job: Job, split: str, index: int, count: int) -> Iterator[Bat
     release = job.opened()
     path = release.annotation_path(split, job.annotations)
     bounds = share(release.tree.size(path), index, count)
-    values: Iterator[dict[str, Any]] = (
-        record.value for _, record in read_records(release.tree, path, *bounds)
-    )
-    if job.selection.patients is not None or job.selection.visits is not None:
-        values = (value for value in values if _is_chosen(job, release.scan_of(value.get("image"), split)))
-    values = islice(values, job.selection.limit)
     dumps = _json_writer()
-    while held := list(islice(values, _BATCH_RECORDS)):
-        yield _record_batch(held, release, split, dumps)
+    columns: defaultdict[str, list[str | None]] = defaultdict(list)
+    # Only text is gathered. Objects held until a batch is full would keep the garbage collector at work.
+    for values in _chosen_values(job, split, read_values(release.tree, path, *bounds)):
+        for column, cells in _record_columns(values, release, split, dumps):
+            columns[column] += cells
+        if len(columns["image"]) >= _BATCH_RECORDS:
+            yield Batch(columns)
+            columns = defaultdict(list)
+    if columns:
+        yield Batch(columns)
 
 
-def _is_chosen(job: Job, scan: Scan | None) -> bool:
-    return scan is not None and job.selection.keeps_scan(scan)
+def _chosen_values(
+    job: Job, split: str, parsed: Iterator[list[dict[str, Any]]]
+) -> Iterator[list[dict[str, Any]]]:
+    chosen, left = job.selection, job.selection.limit
+    for values in parsed:
+        if chosen.patients is not None or chosen.visits is not None:
+            scans = [job.opened().scan_of(value.get("image"), split) for value in values]
+            values = [
+                value
+                for value, scan in zip(values, scans, strict=True)
+                if scan is not None and chosen.keeps_scan(scan)
+            ]
+        if left is not None:
+            values = values[:left]
+            left -= len(values)
+        if values:
+            yield values
+        if left == 0:
+            return
 
 
-def _record_batch(
+def _record_columns(
     values: list[dict[str, Any]], release: Release, split: str, dumps: Callable[[Any], str]
-) -> Batch:
+) -> Iterator[tuple[str, list[str | None]]]:
     texts = {column: _texts([value.get(column) for value in values]) for column in RECORD_COLUMNS}
     scans = {image: release.scan_of(image, split) for image in set(texts["image"])}
     ids = {image: None if scan is None else scan.scan_id for image, scan in scans.items()}
-    diagnoses = [dumps(value["final_diagnosis"]) if "final_diagnosis" in value else None for value in values]
-    # A record of nothing but these columns has as many members as cells that are not null.
-    nulls = [cells.count(None) for cells in zip(*texts.values(), diagnoses, strict=True)]
-    most = len(texts) + 1
-    other = [
-        None if len(value) == most - null else dumps(_further(value))
-        for value, null in zip(values, nulls, strict=True)
+    yield "scan_id", [ids[image] for image in texts["image"]]
+    yield from texts.items()
+    texts["final_diagnosis"] = [
+        dumps(value["final_diagnosis"]) if "final_diagnosis" in value else None for value in values
     ]
-    scan_ids = [ids[image] for image in texts["image"]]
-    return Batch({"scan_id": scan_ids, **texts, "final_diagnosis": diagnoses, "other": other})
+    yield "final_diagnosis", texts["final_diagnosis"]
+    # Each cell that is not null stands for a member: where there are more members, some are in no column.
+    if sum(map(len, values)) == sum(len(cells) - cells.count(None) for cells in texts.values()):
+        yield "other", [None] * len(values)
+    else:
+        yield "other", [dumps(further) if (further := _further(value)) else None for value in values]
 
 
 def _texts(values: list[Any]) -> list[str | None]:
@@ -148,14 +169,14 @@ def _unlisted(record: Mapping[str, Any], split: str) -> tuple[Scan, Problem]:
 
 
 def _json_writer() -> Any:
-    """`json.dumps` without escapes; a faster one where it is installed and can hold the value."""
+    """`json.dumps` without blanks and escapes; a faster one where it is installed and can hold the value."""
 
     def slow(value: Any) -> str:
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         try:
             text.encode()
         except UnicodeEncodeError:
-            return json.dumps(value)
+            return json.dumps(value, separators=(",", ":"))
         return text
 
     try:
@@ -165,8 +186,9 @@ def _json_writer() -> Any:
 
     def fast(value: Any) -> str:
         try:
-            return str(orjson.dumps(value), "utf-8")
+            text = str(orjson.dumps(value), "utf-8")
         except TypeError:  # whole numbers beyond 64 bits, halves of surrogate pairs
             return slow(value)
+        return slow(value) if "null" in text else text  # which `orjson` makes of NaN and infinity
 
     return fast

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.rows.index import RowIndex
-from reasonknee_hf.rows.json_array import iter_behind, iter_records, iter_share
+from reasonknee_hf.rows.json_array import iter_parsed, parsed_behind, parsed_from
 from reasonknee_hf.rows.json_parser import as_array, parser
-from reasonknee_hf.rows.json_record import RawRecord, known_record, read_record
+from reasonknee_hf.rows.json_record import Parsed, RawRecord, known_record, read_record
 
 # Each divides evenly among the usual numbers of ranks and workers (1, 2, 3, 4, 6, 8, 12, 24, …).
 _COUNTS = (192, 96, 48, 24)
@@ -60,24 +60,67 @@ def read_records(
         AnnotationError: The file is not the JSON it should be.
     """
     size = tree.size(path)
-    head: RawRecord | None = None
-    run, begun, inside = None, False, False
+    borders = _Borders(low, high)
     if resume is None:
-        records = _from_before(tree, path, low, high, size)
+        parsed = _from_before(tree, path, low, high, size)
     else:
         start, run = resume
-        begun = inside = True
+        borders.resume(run)
         chunks = _chunks(tree, path, start, high, size, first=_FIRST_AFTER_SEEK)
-        records = iter_behind(chunks, name=path, start=start)
-    for record in records:
-        image = record.value.get("image")
-        if not begun or image != run:
-            if not record.begins_before(high):
-                return
-            head, run, begun = record, image, True
-            inside = inside or not record.begins_before(low)
-        if inside:
-            yield head, record
+        parsed = parsed_behind(chunks, name=path, start=start)
+    for some in parsed:
+        yield from borders.between(some)
+        if borders.passed:
+            return
+
+
+def read_values(tree: Tree, path: str, low: int, high: int) -> Iterator[list[dict[str, Any]]]:
+    """What the records of [`read_records`] say, many at once."""
+    borders = _Borders(low, high)
+    for some in _from_before(tree, path, low, high, tree.size(path)):
+        if borders.are_around(some):
+            yield some.values
+        else:
+            yield [record.value for _, record in borders.between(some)]
+        if borders.passed:
+            return
+
+
+class _Borders:
+    """Finds the records of the scans that begin in bytes `[low, high)`, among records in the order of the file."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self._low, self._high = low, high
+        self._head: RawRecord | None = None
+        self._image: Any = None  # that the last record names
+        self._begun = self._inside = False
+        self.passed = False
+
+    def resume(self, image: str | None) -> None:
+        """The next record is one behind a record that belongs here and names this volume."""
+        self._image, self._begun, self._inside = image, True, True
+
+    def between(self, some: Parsed) -> Iterator[tuple[RawRecord | None, RawRecord]]:
+        """Those of the next records that belong here, each with the first one of its scan."""
+        head, run, begun, inside = self._head, self._image, self._begun, self._inside
+        for record in some.records():
+            image = record.value.get("image")
+            if not begun or image != run:
+                if not record.begins_before(self._high):
+                    self.passed = True
+                    return
+                head, run, begun = record, image, True
+                inside = inside or not record.begins_before(self._low)
+            if inside:
+                yield head, record
+        self._head, self._image, self._begun, self._inside = head, run, begun, inside
+
+    def are_around(self, some: Parsed) -> bool:
+        """Whether all of the next records belong here, as far as that can be told without looking at each."""
+        if not self._inside or some.piece.end > self._high:
+            return False
+        self._image = some.values[-1].get("image")
+        return True
 
 
 def scan_reader(
@@ -128,19 +171,19 @@ def scan_reader(
     return record
 
 
-def _from_before(tree: Tree, path: str, low: int, high: int, size: int) -> Iterator[RawRecord]:
+def _from_before(tree: Tree, path: str, low: int, high: int, size: int) -> Iterator[Parsed]:
     """Records from one that begins before `low` on, or from the first one of the file."""
     back = _LOOK_BACK
     while low > back:
         start = low - back
-        records = iter_share(_chunks(tree, path, start, high, size), name=path, start=start, stop=size)
-        first = next(records, None)
-        if first is not None and first.offset < low:
+        parsed = parsed_from(_chunks(tree, path, start, high, size), name=path, start=start)
+        first = next(parsed, None)
+        if first is not None and first.piece.start < low:
             yield first
-            yield from records
+            yield from parsed
             return
         back *= 4
-    yield from iter_records(_chunks(tree, path, 0, high, size), name=path)
+    yield from iter_parsed(_chunks(tree, path, 0, high, size), name=path)
 
 
 def _chunks(

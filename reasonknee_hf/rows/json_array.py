@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from reasonknee_hf.rows.json_reader import Reader
-from reasonknee_hf.rows.json_record import RawRecord, is_record
+from reasonknee_hf.rows.json_record import Parsed, RawRecord, is_record
 
 
 def iter_records(
@@ -37,7 +37,12 @@ def iter_records(
         AnnotationError: The file is not such JSON, or is cut short. The message gives the file, the byte
             offset and the number of the record. Records before that place have been given.
     """
-    return _records(Reader(chunks, name, start, index))
+    return _records(iter_parsed(chunks, name=name, start=start, index=index))
+
+
+def iter_parsed(chunks: Iterable[bytes], *, name: str, start: int = 0, index: int = 0) -> Iterator[Parsed]:
+    """As [`iter_records`], many at once: as they were parsed together."""
+    return _parsed(Reader(chunks, name, start, index))
 
 
 def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> Iterator[RawRecord]:
@@ -64,16 +69,19 @@ def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> 
     Raises:
         AnnotationError: As [`iter_records`]; records are numbered from the share's first.
     """
+    if start < stop:
+        yield from _records(parsed_from(chunks, name=name, start=start), stop)
+
+
+def parsed_from(chunks: Iterable[bytes], *, name: str, start: int) -> Iterator[Parsed]:
+    """All records from the first one on that [`iter_share`] finds at or after `start`, as they were parsed."""
     reader = Reader(chunks, name, start, 0)
-    if start >= stop:
-        return
-    if start and not reader.seek_record():
-        return
-    yield from _records(reader, stop)
+    if not start or reader.seek_record():
+        yield from _parsed(reader)
 
 
-def iter_behind(chunks: Iterable[bytes], *, name: str, start: int) -> Iterator[RawRecord]:
-    """The records behind one of an annotation file.
+def parsed_behind(chunks: Iterable[bytes], *, name: str, start: int) -> Iterator[Parsed]:
+    """The records behind one of an annotation file, as they were parsed.
 
     Args:
         chunks: The file's bytes from `start` on.
@@ -85,27 +93,28 @@ def iter_behind(chunks: Iterable[bytes], *, name: str, start: int) -> Iterator[R
     """
     reader = Reader(chunks, name, start, 0)
     if reader.advance():
-        yield from _records(reader)
+        yield from _parsed(reader)
 
 
-def _records(reader: Reader, stop: int | None = None) -> Iterator[RawRecord]:
-    """All records from where the reader stands on; with `stop`, those before the first true one behind it."""
+def _parsed(reader: Reader) -> Iterator[Parsed]:
+    """All records from where the reader stands on."""
     more = reader.enter()
     while more:
-        for piece, values, first in reader.pieces():
-            records = piece.records(values, first)
-            if stop is None or piece.end <= stop:
-                yield from records
-                continue
-            for record in records:
-                if _begins_behind(record, stop):
-                    return
-                yield record
-        record = reader.record()
-        if stop is not None and _begins_behind(record, stop):
-            return
-        yield record
+        yield from reader.pieces()
+        yield Parsed.of_one(reader.record())
         more = reader.advance()
+
+
+def _records(parsed: Iterable[Parsed], stop: int | None = None) -> Iterator[RawRecord]:
+    """One by one; with `stop`, those before the first true record behind it."""
+    for some in parsed:
+        if stop is None or some.piece.end <= stop:
+            yield from some.records()
+            continue
+        for record in some.records():
+            if _begins_behind(record, stop):
+                return
+            yield record
 
 
 def _begins_behind(record: RawRecord, stop: int) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
 
 from reasonknee_hf.errors import AnnotationError
 from reasonknee_hf.rows import json_parser, json_text
 from reasonknee_hf.rows.json_record import (
     RECORD_KEYS,
+    Parsed,
     Piece,
     RawRecord,
     is_record,
@@ -73,8 +73,8 @@ class Reader:
         self._finish()
         return False
 
-    def pieces(self) -> Iterator[tuple[Piece, list[dict[str, Any]], int]]:
-        """Records and the number of the first, as long as whole pieces of them parse.
+    def pieces(self) -> Iterator[Parsed]:
+        """Records, as long as whole pieces of them parse.
 
         The record that the reader then stands at must be read by itself.
         """
@@ -91,7 +91,7 @@ class Reader:
                     first = self._index
                     self._pos = following
                     self._index += len(values)
-                    yield piece, values, first
+                    yield Parsed(values, piece, first)
                     break
             else:
                 if end is not None:

@@ -56,13 +56,13 @@ _new_record = partial(tuple.__new__, RawRecord)  # a third of the time of a call
 
 
 class Piece:
-    """Records that were parsed together. Where each begins is worked out when it is asked for."""
+    """Where records stand that were parsed together. Where each begins is worked out when it is asked for."""
 
-    __slots__ = ("_array", "_spans", "_start", "count", "end")
+    __slots__ = ("_array", "_spans", "count", "end", "start")
 
     def __init__(self, array: bytes, start: int, end: int, count: int) -> None:
         self._array = array  # of their text
-        self._start = start
+        self.start = start
         self.end = end
         self.count = count
         self._spans: list[tuple[int, int]] | None = None
@@ -74,18 +74,38 @@ class Piece:
         piece._spans = [(start, end)]
         return piece
 
-    def records(self, values: list[dict[str, Any]], first: int) -> Iterator[RawRecord]:
-        return map(
-            _new_record, zip(values, itertools.count(first), itertools.repeat(self), range(self.count))
-        )
-
     def spans(self) -> list[tuple[int, int]]:
         """Where each record begins and ends in the file."""
         if self._spans is None:
-            at, spans = self._start, json_text.spans(json_parser.array_text(self._array), self.count)
+            at, spans = self.start, json_text.spans(json_parser.array_text(self._array), self.count)
             self._spans = [(at + start, at + end) for start, end in spans]
             self._array = b""
         return self._spans
+
+
+class Parsed(NamedTuple):
+    """Records that were parsed together.
+
+    Attributes:
+        values: What they say.
+        piece: Where they stand.
+        first: Number of the first one.
+    """
+
+    values: list[dict[str, Any]]
+    piece: Piece
+    first: int
+
+    @classmethod
+    def of_one(cls, record: RawRecord) -> Parsed:
+        """A record that was read by itself."""
+        return cls([record.value], record.piece, record.index)
+
+    def records(self) -> Iterator[RawRecord]:
+        numbers = itertools.count(self.first)
+        return map(
+            _new_record, zip(self.values, numbers, itertools.repeat(self.piece), range(self.piece.count))
+        )
 
 
 def read_record(data: bytes, *, name: str, offset: int, index: int) -> RawRecord:
