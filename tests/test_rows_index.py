@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import AnnotationError
-from reasonknee_hf.rows.index import IndexBuilder, RowIndex, build_index
+from reasonknee_hf.rows.index import IndexBuilder, RowIndex
 from reasonknee_hf.rows.json_array import iter_records
 from reasonknee_hf.rows.moaks import QUESTIONS
 
@@ -26,8 +26,10 @@ def content_of(values: list[dict[str, Any]]) -> bytes:
 
 
 def index_of(content: bytes) -> RowIndex:
-    records = iter_records([content], name="train.json")
-    return build_index(records, identity="data/train.json@abc", size=len(content))
+    builder = IndexBuilder()
+    for record in iter_records([content], name="train.json"):
+        builder.add(record)
+    return builder.finish(identity="data/train.json@abc", size=len(content))
 
 
 def published(scans: int, questions: int = 62) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from datasets import Features
@@ -125,11 +124,6 @@ def finished(tasks: Sequence[ShardTask], names: set[str]) -> dict[str, list[str]
         if number.isdigit():
             by_stem.setdefault(stem, []).append(name)
     return {task.stem: by_stem[task.stem] for task in tasks if f"{task.stem}-000.parquet" in names}
-
-
-def folder_names(out: Path) -> set[str]:
-    """Finished files below a folder."""
-    return {path.relative_to(out).as_posix() for path in out.glob("*/*.parquet")}
 
 
 def _check_picklable(task: ShardTask) -> None:

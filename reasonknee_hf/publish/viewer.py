@@ -22,7 +22,6 @@ from reasonknee_hf.publish.rules import card_problems
 from reasonknee_hf.publish.stale import matches, patterns
 
 FIRST_ROWS_BYTES = 200_000
-FIRST_ROWS = 100
 LEAST_ROWS = 10
 ROW_GROUP_BYTES = 300_000_000
 SHOWN_BYTES = 5_000_000_000

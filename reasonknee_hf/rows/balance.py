@@ -102,22 +102,6 @@ def repeats(weights: Sequence[float], *key: int) -> list[int]:
     return [high - low for low, high in pairwise(cuts)]
 
 
-def expected_rows(counts: Counts, *, power: float = POWER, limit: float = LIMIT) -> dict[int, float]:
-    """By how much each question's rows grow, judged by its most unequal attribute: at least that factor.
-
-    The rows of a whole epoch are the sum of their weights; this is a bound that needs no pass over the rows.
-    """
-    grown = {}
-    for question, attributes in grade_weights(counts, power=power, limit=limit).items():
-        factors = [
-            sum(n * max(weight, 1.0) for n, weight in zip(counts[question][name], table, strict=True))
-            / max(sum(counts[question][name]), 1)
-            for name, table in attributes.items()
-        ]
-        grown[question] = max(factors, default=1.0)
-    return grown
-
-
 def describe_weights(counts: Counts, *, power: float = POWER, limit: float = LIMIT) -> str:
     """The weights as a table, one line an attribute of a question, for logs and reports."""
     lines = [f"weights of grades: (most / n) ** {power:g}, at most {limit:g}"]

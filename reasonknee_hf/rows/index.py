@@ -14,7 +14,7 @@ import json
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -181,14 +181,6 @@ class IndexBuilder:
         """
         arrays = {name: np.array(self._columns[name], dtype=kind) for name, kind in _ARRAYS.items()}
         return RowIndex(arrays, tuple(self._images), identity, size)
-
-
-def build_index(records: Iterable[RawRecord], *, identity: str, size: int) -> RowIndex:
-    """The index of the file that `records` come from. See [`IndexBuilder.finish`]."""
-    builder = IndexBuilder()
-    for record in records:
-        builder.add(record)
-    return builder.finish(identity=identity, size=size)
 
 
 def _header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
