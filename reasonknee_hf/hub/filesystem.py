@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -19,7 +20,7 @@ from reasonknee_hf.hub.endpoints import Endpoint, resolve_endpoints
 from reasonknee_hf.hub.executor import execute
 from reasonknee_hf.hub.folders import Info
 from reasonknee_hf.hub.locks import ForkSafeLock
-from reasonknee_hf.hub.mounts import MountedTree
+from reasonknee_hf.hub.mounts import Found, MountedTree
 from reasonknee_hf.hub.planner import Request, plan_requests
 from reasonknee_hf.hub.readonly import ReadOnlyFileSystem, Span, slice_bounds
 from reasonknee_hf.hub.source import open_tree
@@ -135,8 +136,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         self._lock = ForkSafeLock()
 
     def __repr__(self) -> str:
-        revision = f", revision={self.revision!r}" if self.revision else ""
-        return f"{type(self).__name__}({self.source!r}{revision})"
+        told = [repr(self.source)]
+        if self.revision is not None:
+            told.append(f"revision={self.revision!r}")
+        if not self._endpoints_are_usual():
+            told.append(f"endpoint={[one.url for one in self._endpoints]}")
+        return f"{type(self).__name__}({', '.join(told)})"
 
     def __reduce__(self) -> Any:
         options = {**self.storage_options, "endpoint": self._endpoints}
@@ -168,6 +173,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         assert self._mounted is not None
         return self._mounted
 
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Lists a folder anew at the next use; a commit never changes."""
+        super().invalidate_cache(path)
+        if self._mounted is not None and self._mounted.tree.sha is None:
+            self._mounted = None
+
     def _endpoints_are_usual(self) -> bool:
         """Whether other processes with this environment ask the same endpoints without being told."""
         return self._endpoints == resolve_endpoints()
@@ -179,10 +190,9 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
             urls = [one.url for one in self._endpoints]
             key = tokenize(tree.identity, urls, self._encoding, repr(self._cache))
             with _LOCK:
+                # Never what was opened with another token, and never that for others.
                 if self._token is None and all(one.token is None for one in self._endpoints):
                     mounted = _OPENED.setdefault(key, mounted)
-                else:  # never what was opened with another token
-                    _OPENED[key] = mounted
         self._mounted = mounted
 
     def _use_secrets(self, token: str | bool | None, endpoints: tuple[Endpoint, ...]) -> None:
@@ -200,7 +210,8 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         path = str(stringify_path(path))
-        return parse_url(path).path if path.startswith(SCHEME) else path.strip("/")
+        # A URL stays one, as with http: its path alone would be taken for a file of any other source.
+        return build_url(parse_url(path)) if path.startswith(SCHEME) else path.strip("/")
 
     @staticmethod
     def _get_kwargs_from_urls(url: str) -> dict[str, Any]:
@@ -214,10 +225,34 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         }
         return {name: value for name, value in options.items() if value is not None}
 
+    def _inside(self, path: str) -> tuple[str, str]:
+        """A path or URL as the URL that names are given with, which is empty for a path, and the path below it.
+
+        Raises:
+            OptionError: It is the URL of another source.
+        """
+        path = self._strip_protocol(path)
+        if not path.startswith(SCHEME):
+            return "", path
+        address = parse_url(path)
+        if not self._is_mine(address):
+            raise OptionError(
+                f"{path} does not lie in {self!r}. Open it by a filesystem of its own: fsspec.open(URL), one by one"
+            )
+        return build_url(replace(address, path="")), address.path
+
+    def _is_mine(self, address: Address) -> bool:
+        if address.endpoints and resolve_endpoints(address.endpoints) != self._endpoints:
+            return False
+        if address.revision not in (None, self.revision) and address.revision != self.tree.sha:
+            return False
+        source = address.source.removeprefix("file://")
+        return source == self.source.removeprefix("file://") or source == self.tree.identity.partition("@")[0]
+
     def unstrip_protocol(self, name: str) -> str:
         """The full URL of a path, which opens without this instance."""
         tree = self.tree
-        path = self._strip_protocol(name)
+        path = self._inside(name)[1]
         if tree.sha is None:
             root = tree.identity
             return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
@@ -230,12 +265,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         Raises:
             FileMissingError: There is no such file or member.
         """
-        found = self._view.locate(self._strip_protocol(path))
+        found = self._locate(path)
         return self.tree.url(found.path) if found.archive is None else self.unstrip_protocol(found.path)
 
     def members(self, folder: str) -> list[str]:
         """Paths below `folder`: of the members of the archive mounted there, or of a real folder's files."""
-        return self._view.members(self._strip_protocol(folder))
+        return self._view.members(self._inside(folder)[1])
 
     def resolve_member(self, published: str) -> str:
         """The path of the member that shares the most last components with a published path.
@@ -249,18 +284,26 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
     # --- reading --------------------------------------------------------------------------------------------
 
     def _info(self, path: str) -> Info | None:
-        return self._view.info(path)
+        root, inner = self._inside(path)
+        info = self._view.info(inner)
+        return None if info is None else _named_below(root, info)
 
     def _children(self, path: str) -> list[Info] | None:
-        return self._view.children(path)
+        root, inner = self._inside(path)
+        children = self._view.children(inner)
+        return None if children is None else [_named_below(root, info) for info in children]
+
+    def _locate(self, path: str) -> Found:
+        return self._view.locate(self._inside(path)[1])
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         by_archive: dict[int, list[tuple[str, CutArchive, str]]] = {}
-        for found in map(self._view.locate, paths):
+        for path in paths:
+            found = self._locate(path)
             if found.archive is None:
-                yield found.path, self.tree.read(found.path)
+                yield path, self.tree.read(found.path)
             else:
-                by_archive.setdefault(id(found.archive), []).append((found.path, found.archive, found.member))
+                by_archive.setdefault(id(found.archive), []).append((path, found.archive, found.member))
         for group in by_archive.values():
             path_of = {member: path for path, _, member in group}
             for member, content in group[0][1].read_many(path_of):
@@ -269,8 +312,9 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
     def _stretches(self, spans: Mapping[str, list[Span]]) -> Iterator[tuple[str, list[bytes]]]:
         members: dict[str, list[Span]] = {}
         for path in spans:
-            if self._view.locate(path).archive is None:
-                yield path, self._stretches_of_file(path, spans[path])
+            found = self._locate(path)
+            if found.archive is None:
+                yield path, self._stretches_of_file(found.path, spans[path])
             else:
                 members[path] = spans[path]
         yield from super()._stretches(members)
@@ -294,7 +338,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
             start: First byte.
             stop: End, exclusive; the end of the file by default.
         """
-        found = self._view.locate(self._strip_protocol(path))
+        found = self._locate(path)
         if found.archive is None:
             yield from self.tree.stream(found.path, start, stop)
             return
@@ -305,10 +349,14 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> BinaryIO:
         if mode != "rb":
             self._refuse(path)
-        found = self._view.locate(self._strip_protocol(path))
+        found = self._locate(path)
         if found.archive is None:
             return TreeFile(self.tree, found.path)
         return ContentFile(found.archive.read(found.member))
+
+
+def _named_below(root: str, info: Info) -> Info:
+    return {**info, "name": f"{root}/{info['name']}".rstrip("/")} if root else info
 
 
 def _disk_cache(folder: str | os.PathLike[str] | None, size: int | None) -> DiskCache | None:

@@ -131,6 +131,11 @@ class FsspecTree:
                 file.seek(start)
             for length in chunk_sizes():
                 if position >= stop:
+                    if self._local and stop == size and file.read(1):
+                        raise IntegrityError(
+                            f"{path!r} of {self.name} is longer than the {size} bytes that were listed: it was "
+                            "written to meanwhile. Open the folder again"
+                        )
                     return
                 chunk = bytes(file.read(min(length, stop - position)))
                 if not chunk:

@@ -104,7 +104,9 @@ class ReadOnlyFileSystem(AbstractFileSystem):
         for path, start, end in zip(paths, starts, ends, strict=True):
             spans.setdefault(path, []).append((start, end))
         found = _collect(
-            lambda some: self._stretches({path: spans[path] for path in some}), list(spans), on_error
+            lambda some: self._stretches({path: spans[path] for path in some}),
+            list(spans),
+            "raise" if on_error == "raise" else "return",  # each range has its place in the answer
         )
         turns = {path: iter(answer) for path, answer in found.items() if not isinstance(answer, Exception)}
         return [next(turns[path]) if path in turns else found[path] for path in paths]
