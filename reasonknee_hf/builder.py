@@ -187,6 +187,8 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         generators = []
         for split in self._splits():
             rows = self._rows(split)
+            if not dl_manager.is_streaming:  # prepared anew: what was met the last time may be mended
+                rows.faults.clear()
             generators.append(datasets.SplitGenerator(split, {"rows": rows, "shards": rows.shards()}))
         return generators
 

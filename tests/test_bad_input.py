@@ -205,6 +205,22 @@ class TestReports:
         )
         assert reasonknee_hf.report(again) == reasonknee_hf.report(ds)
 
+    def test_a_release_that_was_mended_and_prepared_anew(self, damaged, tmp_path):
+        root, *broken = damaged
+        options = {"source": str(root), "on_error": "skip", "cache_dir": str(tmp_path / "cache")}
+        assert reasonknee_hf.report(reasonknee_hf.load_dataset("scans", split="train", **options))
+        whole = max(
+            (root / "data/images").rglob("*.nii.gz"), key=lambda path: path.stat().st_size
+        ).read_bytes()
+        for scan_id in broken:
+            patient, visit, file = scan_id.split("_", 2)
+            (root / "data/images" / patient / visit).mkdir(parents=True, exist_ok=True)
+            (root / "data/images" / patient / visit / f"{file}.nii.gz").write_bytes(whole)
+        again = reasonknee_hf.load_dataset(
+            "scans", split="train", **options, download_mode="force_redownload", verification_mode="no_checks"
+        )
+        assert not reasonknee_hf.report(again)
+
     def test_scans(self, damaged):
         root, absent, cut = damaged
         ds = reasonknee_hf.load_dataset(

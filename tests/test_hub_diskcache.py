@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -27,6 +28,17 @@ def test_round_trip_and_misses(tmp_path):
         cache.put("a", data)
         assert cache.get("a") == data
     assert cache.size() <= 10_000
+
+
+def test_a_cache_that_may_only_be_read_is_read(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, 10_000)
+    cache.put("a", b"x")
+
+    def utime(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", utime)
+    assert cache.get("a") == b"x"
 
 
 def test_least_recently_used_goes_first(tmp_path):

@@ -307,7 +307,7 @@ class CutArchive:
         listed = listed_sizes(self.tree, self.parts)
         folder = self._directory_cache
         if folder is None and self.tree.sha is not None:
-            folder = default_folder()
+            folder = _default_folder()
         if not folder:
             return self._fetch(listed)[0]
         cached = CachedDirectory(Path(folder), self.tree.identity, self.parts.paths, listed)
@@ -335,6 +335,14 @@ class CutArchive:
         numbers, data = found
         sizes = tuple(numbers.pop("sizes"))
         return Opened(Directory(data, Location(**numbers), encoding=self.encoding), sizes)
+
+
+def _default_folder() -> Path | None:
+    try:
+        return default_folder()
+    except OSError as error:
+        logger.warning("the directories of archives are not kept for other processes: %s", error)
+        return None
 
 
 def write_file(path: Path, content: bytes) -> Path:

@@ -46,7 +46,7 @@ class DiskCache:
         try:
             with open(place, "rb") as file:
                 digest, data = file.read(_DIGEST), file.read()
-            with contextlib.suppress(FileNotFoundError):  # pushed out meanwhile by another process
+            with contextlib.suppress(OSError):  # pushed out meanwhile by another process, or a read-only disk
                 os.utime(place)
         except FileNotFoundError:
             return None

@@ -5,12 +5,16 @@ Every process appends to one file, so that the parent of loader workers knows wh
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -84,22 +88,27 @@ class FaultLog:
             return
         self._seen.add(fault)
         line = json.dumps([fault.action, fault.row, fault.reason]) + "\n"
-        # One write of one line: processes that append at the same time do not mix their lines.
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(handle, line.encode())
-        finally:
-            os.close(handle)
+            # One write of one line: processes that append at the same time do not mix their lines.
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)
+        except OSError as error:
+            logger.warning("%s %s, which only this process will report (%s)", fault.row, fault.action, error)
 
     def report(self) -> Report:
         """All faults that any process has kept."""
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return Report()
-        return Report(tuple(dict.fromkeys(Fault(*json.loads(line)) for line in lines)))
+        except OSError:
+            lines = []
+        kept = (Fault(*json.loads(line)) for line in lines)
+        return Report(tuple(dict.fromkeys((*kept, *self._seen))))
 
     def clear(self) -> None:
         """Forgets all faults."""
         self._seen.clear()
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.unlink()

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from reasonknee_hf.errors import (
     ArchiveError,
-    EndpointError,
     FileMissingError,
     IntegrityError,
     RecordError,
@@ -165,8 +164,6 @@ class Joiner:
         try:
             KneeVolume(url, mask=column == "mask", label=scan.scan_id).load(ahead=True)
         except _BROKEN as error:
-            if isinstance(error, EndpointError) and not isinstance(error, (FileMissingError, IntegrityError)):
-                raise
             problems.append(Problem(column, str(error)))
             return None
         return url

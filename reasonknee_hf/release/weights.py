@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.release.indexing import index_file
+from reasonknee_hf.release.indexing import index_file, keep, one_at_a_time
 from reasonknee_hf.release.release import Release
 from reasonknee_hf.rows.balance import describe_weights, grade_weights, row_weight
 from reasonknee_hf.rows.index import RowIndex
@@ -32,24 +32,19 @@ def row_weights(release: Release, path: str, index: RowIndex) -> npt.NDArray[np.
     Raises:
         AnnotationError: The file is not the JSON it should be.
     """
-    from filelock import FileLock
 
-    file = index_file(release, path).with_suffix(".weights.npz")
-    with FileLock(f"{file}.lock"):
-        if file.is_file():
-            with np.load(file) as kept:
-                if str(kept["identity"]) == index.identity and len(kept["weights"]) == len(index):
-                    return np.asarray(kept["weights"])
+    def place() -> Path:
+        return index_file(release, path).with_suffix(".weights.npz")
+
+    with one_at_a_time(place):
+        with contextlib.suppress(OSError), np.load(place()) as kept:
+            if str(kept["identity"]) == index.identity and len(kept["weights"]) == len(index):
+                return np.asarray(kept["weights"])
         logger.info("weighing the rows of %s of %s", path, release.tree.name)
         weights = _weigh(release, path)
-        handle, temporary = tempfile.mkstemp(dir=file.parent)
-        try:
-            with open(handle, "wb") as out:
-                np.savez(out, weights=weights, identity=np.array(index.identity))
-            os.replace(temporary, file)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
+        out = io.BytesIO()
+        np.savez(out, weights=weights, identity=np.array(index.identity))
+        keep(place, out.getvalue(), f"the weights of the rows of {path}")
     return weights
 
 
