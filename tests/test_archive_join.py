@@ -196,6 +196,18 @@ def test_an_existing_file_stays_until_the_new_one_is_right(tmp_path):
         join(HashedTree(FILES), PARTS, tmp_path, overwrite=True)
 
 
+def test_another_archive_to_the_same_place(tmp_path):
+    for members in ({"a.txt": b"first"}, {"b.txt": b"second"}):
+        data = make_zip(members)
+        join(
+            HashedTree(cut(data, 20)),
+            PartSet("masks", tuple(cut(data, 20))),
+            tmp_path / "out.zip",
+            overwrite=True,
+        )
+        assert zipfile.ZipFile(tmp_path / "out.zip").namelist() == list(members)
+
+
 def test_free_space_is_looked_at_first(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, len(ZIP) - 1))

@@ -16,10 +16,11 @@ import pytest
 from archives import cut, make_zip
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.tests import abstract
+from hub import faults
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasonknee_hf.errors import FileMissingError, MemberMissingError, OptionError
+from reasonknee_hf.errors import EndpointError, FileMissingError, MemberMissingError, OptionError
 from reasonknee_hf.hub.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.urls import Address, build_url, parse_url
@@ -411,7 +412,8 @@ def test_a_url_of_a_folder_opens_anywhere(fs, folder, monkeypatch, tmp_path):
     with fsspec.open(url) as file:
         assert file.read() == MEMBERS["export/knee_003.nii.gz"]
     assert fs.url("data/table.csv") == str(folder / "data/table.csv")
-    assert fsspec.core.url_to_fs(url)[1] == MASK
+    filesystem, path = fsspec.core.url_to_fs(url)
+    assert filesystem.cat(path) == fs.cat(MASK)
 
 
 def test_a_relative_folder_is_pinned_to_where_it_was(folder, monkeypatch, tmp_path):
@@ -505,6 +507,44 @@ def test_reading_a_file_from_the_front_is_one_plain_get(hub):
     assert hub.log[0].range is not None
 
 
+def test_a_file_seeks_inside_what_has_come(hub):
+    fs = ReasonKneeFileSystem(REPO, endpoint=hub.url)
+    fs.cat_file("data/images/9000001/00M/x.nii.gz", 1, 3)
+    hub.clear()
+    with fs.open("data/images/9000001/00M/x.nii.gz") as file:
+        for position in range(100_000, 300_000, 20_000):
+            file.seek(position)
+            assert file.read(100) == IMAGE[position : position + 100]
+    assert sum(request.sent for request in hub.log) <= 300_000
+
+
+def exhaust(file) -> None:
+    while file.read(50_000):
+        pass
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        lambda: [faults.Rule(faults.cut(200_000), times=1), faults.Rule(faults.status(500))],
+        lambda: [faults.Rule(faults.swapped(headers=False))],
+    ],
+)
+def test_a_file_does_not_end_where_an_error_was(hub, monkeypatch, rules):
+    monkeypatch.setenv("REASONKNEE_TIMEOUT", "1")
+    fs = ReasonKneeFileSystem(REPO, endpoint=hub.url)
+    fs.tree.entries()
+    hub.faults(*rules())
+    with fs.open("data/images/9000001/00M/x.nii.gz", "rb") as file:
+        with pytest.raises(EndpointError):
+            exhaust(file)
+        hub.faults()
+        at = file.tell()
+        rest = file.read()
+    assert at < len(IMAGE)
+    assert rest == IMAGE[at:]
+
+
 def test_the_same_commit_is_listed_once_for_a_branch_and_for_its_urls(hub):
     fs = ReasonKneeFileSystem(REPO, endpoint=hub.url)
     url = fs.url(MASK)
@@ -563,6 +603,25 @@ def test_a_cut_zip_in_a_chained_url(folder):
     url = f"cutzip://export/knee_003.nii.gz::file://{folder}/data/masks_aa"
     with fsspec.open(url) as file:
         assert file.read() == MEMBERS["export/knee_003.nii.gz"]
+
+
+def test_cut_zips_of_two_hubs_and_one_that_is_written_anew(hub, second_origin, tmp_path):
+    second_origin.put_tree(REPO, {"data/x.zip": make_zip({"a.txt": b"of the second"})})
+    hub.put_tree(REPO, {"data/x.zip": make_zip({"a.txt": b"of the first"})})
+    read = [
+        CutZipFileSystem(ReasonKneeFileSystem(REPO, endpoint=one.url), parts=["data/x.zip"]).cat("a.txt")
+        for one in (hub, second_origin)
+    ]
+    assert read == [b"of the first", b"of the second"]
+    for content in (b"old", b"quite new"):
+        (tmp_path / "x.zip").write_bytes(make_zip({"a.txt": content}))
+        assert fsspec.open(f"cutzip://a.txt::file://{tmp_path}/x.zip").open().read() == content
+
+
+def test_files_are_not_writable(fs):
+    for path in (MASK, "data/table.csv"):
+        with fs.open(path) as file, pytest.raises(OSError):
+            file.write(b"x")
 
 
 def _cat_in_child(fs, path, queue) -> None:

@@ -97,11 +97,15 @@ def test_proofs(commit, etag, outcome):
 
 
 def test_identity_may_not_change():
-    first = checks.Identity(SHA, "x", 10, ("https://cdn", "1"))
+    etag, another = "a" * 64, "b" * 64
+    first = checks.Identity(SHA, etag, 10, ("https://cdn", "1"))
     checks.check_unchanged(first, checks.Identity(None, None, None), "here")
-    checks.check_unchanged(first, checks.Identity(SHA, "x", 10, ("https://other", "2")), "here")
-    for now in (checks.Identity(OTHER, "x", 10), checks.Identity(SHA, "y", 10), checks.Identity(SHA, "x", 11),
-                checks.Identity(SHA, "x", 10, ("https://cdn", "2"))):  # fmt: skip
+    checks.check_unchanged(first, checks.Identity(SHA, etag, 10, ("https://other", "2")), "here")
+    checks.check_unchanged(
+        first, checks.Identity(SHA, "5f3a-1234", 10), "here"
+    )  # made up by a node of a mirror
+    for now in (checks.Identity(OTHER, etag, 10), checks.Identity(SHA, another, 10), checks.Identity(None, "y", 10),
+                checks.Identity(SHA, etag, 11), checks.Identity(SHA, etag, 10, ("https://cdn", "2"))):  # fmt: skip
         with pytest.raises(checks.StaleError, match="changed"):
             checks.check_unchanged(first, now, "here")
     with pytest.raises(IntegrityError, match="11 bytes"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -629,6 +630,34 @@ class TestHeadersThatAreMissing:
         origin.faults(gone, f.Rule(f.without("X-Linked-Size")))
         assert tree.size(PART) == len(BIG)
 
+    def test_a_head_that_drips_is_not_waited_for(self, sha, origin, monkeypatch):
+        monkeypatch.setenv("REASONKNEE_TIMEOUT", "0.2")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def drip():
+                with contextlib.suppress(OSError):
+                    while True:
+                        connection, _ = server.accept()
+                        with connection, contextlib.suppress(OSError):
+                            connection.recv(65536)
+                            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                            while True:
+                                connection.sendall(b"x")
+                                time.sleep(0.02)
+
+            threading.Thread(target=drip, daemon=True).start()
+            slow = f"http://127.0.0.1:{server.getsockname()[1]}"
+            assert HubTree(REPO, sha, [slow, origin.url]).read("README.md") == b"hello"
+
+    def test_hashes_are_asked_for_again_after_a_failure(self, origin, sha):
+        origin.bare = True
+        tree = HubTree(REPO, sha, origin.url)
+        origin.faults(f.Rule(f.status(500), match="paths-info"))
+        assert tree.entry("data/table.csv").blob_id is None
+        origin.faults(f.Rule(f.swapped(headers=False)))
+        with pytest.raises(IntegrityError):
+            tree.read("data/table.csv")
+
     def test_proof_by_the_api_must_be_of_the_same_endpoint(self, origin, second_origin, sha):
         other = second_origin.put_tree(REPO, {"README.md": b"other"})
         repo = second_origin.store.repos[REPO]
@@ -670,6 +699,11 @@ class TestSource:
         assert open_tree(tmp_path.as_uri()).read("x") == b"1"
         assert open_tree(REPO, None, origin.url).sha == sha
         assert open_tree(f"hf://datasets/{REPO}@main", None, origin.url).sha == sha
+        converted = origin.put_tree(REPO, {"0000.parquet": b"x"}, ref="refs/convert/parquet")
+        for ref in ("refs/convert/parquet", "refs%2Fconvert%2Fparquet"):
+            assert open_tree(f"hf://datasets/{REPO}@{ref}", None, origin.url).sha == converted
+        with pytest.raises(OptionError, match="not the root"):
+            open_tree(f"hf://datasets/{REPO}/data", None, origin.url)
         for bad in ("no such", "a/b/c", ""):
             with pytest.raises(OptionError, match="neither"):
                 open_tree(bad)

@@ -52,3 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file that cannot be read or written; the message names it
+        print(f"reasonknee: {error}", file=sys.stderr)
+        return 1

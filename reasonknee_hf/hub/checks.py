@@ -137,8 +137,6 @@ def check_range_head(
     start, stop = span
     if status == 200 and length is not None and size is not None and length != size:
         raise IntegrityError(f"{where}: sends {length} bytes of something else, the file has {size}")
-    if status == 200 and length is not None and size is not None and length != size:
-        raise IntegrityError(f"{where}: sends {length} bytes of something else, the file has {size}")
     if status == 200:
         raise NoRangesError(
             f"{where}: does not honour ranges (200 instead of 206 for bytes {start}-{stop - 1})"
@@ -241,9 +239,16 @@ def check_identity(identity: Identity, entry: FileEntry, sha: str, where: str) -
     return identity.commit is not None
 
 
+def _is_hash(etag: str | None) -> bool:
+    return re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", etag or "") is not None
+
+
 def check_unchanged(before: Identity, now: Identity, where: str) -> None:
     """Raises [`StaleError`] if two answers for one file do not belong together."""
-    pairs = [(before.commit, now.commit), (before.etag, now.etag), (before.size, now.size)]
+    pairs = [(before.commit, now.commit), (before.size, now.size)]
+    # Nodes of one mirror may make up ETags, of times for instance; where the commit is the same they tell nothing.
+    if before.commit is None or before.commit != now.commit or (_is_hash(before.etag) and _is_hash(now.etag)):
+        pairs.append((before.etag, now.etag))
     if before.storage and now.storage and before.storage[0] == now.storage[0]:
         pairs.append((before.storage[1], now.storage[1]))
     for old, new in pairs:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import fsspec
-import fsspec.asyn
 from fsspec import AbstractFileSystem
 
 from reasonknee_hf.errors import FileMissingError, IntegrityError
@@ -26,6 +25,9 @@ class CutZipFileSystem(ReadOnlyFileSystem):
     >>> fs = CutZipFileSystem("hf://datasets/owner/name/data", parts=["masks_aa", "masks_ab"])
     >>> fs.cat("masks/knee_003.nii.gz")
 
+    Each instance reads the directory of the archive once. As with zips in `fsspec`, instances are not shared: nothing
+    in the arguments tells whether the parts are still the same. Keep one to read many members.
+
     Args:
         fo: Filesystem or URL. With `parts`, of the folder they lie in; without, of the zip or of its first
             part, and the other parts are found by their names.
@@ -38,6 +40,7 @@ class CutZipFileSystem(ReadOnlyFileSystem):
     """
 
     protocol = "cutzip"
+    cachable = False
 
     def __init__(
         self,

@@ -124,20 +124,19 @@ class Mirrors:
                     failures.setdefault(endpoint, _still_throttled(endpoint, what))
                     continue
                 tries[endpoint] += 1
+                health_of(endpoint).requests += 1
                 try:
                     result = attempt(endpoint)
                 except EndpointError as error:
                     failures[endpoint] = error
                     self.demote(endpoint, error)
                 else:
-                    health_of(endpoint).requests += 1
                     return result
         raise combined(failures, self.endpoints, what)
 
     def demote(self, endpoint: Endpoint, error: EndpointError) -> None:
         """Notes a failure: the others are asked first from now on."""
         health = health_of(endpoint)
-        health.requests += 1
         health.failures += 1
         if isinstance(error, RetryLaterError) and error.wait is not None:
             health.throttled_until = time.monotonic() + error.wait * random.uniform(1.0, 1.1)

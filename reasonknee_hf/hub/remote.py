@@ -192,9 +192,12 @@ class HubTree:
         what = f"sizes of {len(chosen)} files of {self.repo_id} at {self.sha}"
         try:
             told = self.mirrors.ask(lambda e: self._repository.paths_info(e, self.sha, chosen, what), what)
-        except EndpointError as error:
+        except RemoteMissingError as error:  # an endpoint that does not have this part of the API
             logger.info("going on without %s: %s", what, error)
             told = {}
+        except EndpointError as error:  # the next one who needs them asks again
+            logger.warning("going on without %s: %s", what, error)
+            return
         self._entries = {name: told.get(name, entry) for name, entry in entries.items()}
         self._filled |= set(chosen)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.diskcache import DiskCache
@@ -14,7 +15,7 @@ from reasonknee_hf.hub.remote import HubTree
 from reasonknee_hf.hub.repository import is_repo_id
 from reasonknee_hf.hub.tree import Tree
 
-_HF_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/?")
+_HF_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?/?")
 
 
 def open_tree(
@@ -44,9 +45,15 @@ def open_tree(
     text = os.fspath(source).strip()
     hub = _HF_URL.fullmatch(text)
     if hub is not None:
-        if revision is not None and hub[2] is not None and revision != hub[2]:
+        named = None if hub[2] is None else unquote(hub[2])
+        if revision is not None and named is not None and revision != named:
             raise OptionError(f"{text!r} names a revision, but revision={revision!r} was given too")
-        return HubTree(hub[1], revision or hub[2], endpoint, token, cache=cache)
+        return HubTree(hub[1], revision or named, endpoint, token, cache=cache)
+    if text.startswith("hf://") and (endpoint or token):
+        raise OptionError(
+            f"{text!r} is not the root of a dataset, so that endpoint= and token= cannot be used for it. Give "
+            "hf://datasets/owner/name[@revision]"
+        )
     is_folder = os.path.isdir(os.path.expanduser(text))
     if is_folder or "://" in text or os.path.isabs(text):
         if revision is not None:

@@ -35,9 +35,12 @@ class _RawTreeFile(io.RawIOBase):
             offset += self._tree.size(self._path)
         if offset < 0:
             raise ValueError(f"seek to {offset}")
-        if offset != self._position:
+        ahead = offset - self._position
+        if 0 <= ahead < len(self._ahead):
+            self._ahead = self._ahead[ahead:]
+        elif ahead:
             self._drop()
-            self._position = offset
+        self._position = offset
         return offset
 
     def readinto(self, buffer: object) -> int:
@@ -54,7 +57,11 @@ class _RawTreeFile(io.RawIOBase):
         if self._position == 0 and self._stream is None:
             self._stream = self._tree.stream(self._path)
         if self._stream is not None:
-            return next(self._stream, b"")
+            try:
+                return next(self._stream, b"")
+            except BaseException:
+                self._drop()  # a stream that failed would say next time that the file ends here
+                raise
         size = self._tree.size(self._path)
         stop = min(size, self._position + max(length, _BLOCK))
         return self._tree.ranges(self._path, [(self._position, stop)])[0] if self._position < size else b""
@@ -84,9 +91,9 @@ class TreeFile(io.BufferedReader):
         self.size = tree.entry(path).size
 
 
-class ContentFile(io.BytesIO):
+class ContentFile(io.BufferedReader):
     """A file whose content is in memory already, with the size that callers of fsspec files ask for."""
 
     def __init__(self, content: bytes) -> None:
-        super().__init__(content)
+        super().__init__(io.BytesIO(content))  # a raw file in all that is used
         self.size = len(content)
