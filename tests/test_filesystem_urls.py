@@ -112,6 +112,13 @@ def test_nobody_is_made_anonymous_by_another_instance(hub, monkeypatch):
     assert again.cat("data/b.csv") == b"v\n2\n"
 
 
+def test_sizes_that_a_mirror_does_not_list_are_asked_for(hub):
+    hub.bare = True
+    fs = ReasonKneeFileSystem(REPO, endpoint=hub.url)
+    assert fs.size("data/a.csv") == 4
+    assert fs.du("") == sum(map(len, TABLES.values()))
+
+
 def test_what_a_range_could_not_give_is_returned_in_its_place(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"v\n1\n")
     fs = ReasonKneeFileSystem(tmp_path)

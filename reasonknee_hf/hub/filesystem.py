@@ -283,6 +283,13 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     # --- reading --------------------------------------------------------------------------------------------
 
+    def info(self, path: str, **kwargs: Any) -> Info:
+        """About one file or folder. A size that the listing of a mirror leaves out is asked for."""
+        info = super().info(path, **kwargs)
+        if info["type"] == "file" and info["size"] is None:
+            info = {**info, "size": self.tree.size(self._inside(path)[1])}
+        return info
+
     def _info(self, path: str) -> Info | None:
         root, inner = self._inside(path)
         info = self._view.info(inner)
