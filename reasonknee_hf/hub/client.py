@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import io
 import os
 import select
 import socket
@@ -22,11 +21,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError, ReasonKneeError, UnreachableError
 from reasonknee_hf.hub.endpoints import masked
+from reasonknee_hf.hub.head import PunctualResponse
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import chunk_sizes
 from reasonknee_hf.version import __version__
@@ -156,37 +156,6 @@ class Answer:
         self.close()
 
 
-class _Response(http.client.HTTPResponse):
-    """An answer whose head must be there at a time, however often a little of it comes."""
-
-    def __init__(self, *args: Any, deadline: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._deadline = deadline
-
-    def begin(self) -> None:
-        body = self.fp
-        self.fp = _Lines(body, self._deadline)  # type: ignore[assignment]  # the head is read line by line
-        try:
-            super().begin()
-        finally:
-            self.fp = body
-
-
-class _Lines:
-    def __init__(self, file: io.BufferedReader, deadline: float) -> None:
-        self._file, self._deadline = file, deadline
-        self.close = file.close
-
-    def readline(self, limit: int) -> bytes:
-        line = b""
-        while not line.endswith(b"\n") and len(line) < limit and (there := self._file.peek(1)):
-            if time.monotonic() > self._deadline:
-                raise TimeoutError("the head of the answer drips")
-            end = there.find(b"\n") + 1 or len(there)
-            line += self._file.read(min(end, limit - len(line)))
-        return line
-
-
 class _Link:
     """A kept connection."""
 
@@ -202,7 +171,7 @@ class _Link:
             if self.connection.sock is not None:
                 self.connection.sock.settimeout(timeout)
             deadline = time.monotonic() + GRACE * timeout
-            self.connection.response_class = partial(_Response, deadline=deadline)  # type: ignore[assignment]
+            self.connection.response_class = partial(PunctualResponse, deadline=deadline)  # type: ignore[assignment]
             self.connection.request(method, target, body=body, headers=dict(headers))
             return self.connection.getresponse()
         except BaseException:
