@@ -168,6 +168,37 @@ def test_conflicting_repeats_follow_the_stated_rule(flip):
         score(entries, [row], rounds=0, conflicts="raise")
 
 
+NO_ANSWERS = [None, "", " \n", {}, [], {"error": "rate limit"}]
+
+
+@pytest.mark.parametrize("nothing", NO_ANSWERS, ids=repr)
+@pytest.mark.parametrize("conflicts", ["first", "invalid", "raise"])
+@pytest.mark.parametrize("resumed_last", [True, False])
+def test_an_entry_without_an_answer_never_beats_an_answer(nothing, conflicts, resumed_last, tmp_path):
+    given = [json.loads, str, lambda text: f"I think {text}", lambda text: "No idea."]
+    good = {row["id"]: given[i % 4](answer(row)) for i, row in enumerate(REFERENCES)}
+    parts = [tmp_path / "part1.json", tmp_path / "part2.json"]
+    half = dict.fromkeys(list(good)[:62], nothing)
+    parts[0].write_text(json.dumps({item: {"o1_result": text} for item, text in half.items()}))
+    parts[1].write_text(json.dumps({item: {"o1_result": text} for item, text in good.items()}))
+    expected = score(parts[1], REFERENCES, rounds=0, conflicts=conflicts)
+    order = parts if resumed_last else parts[::-1]
+    report = score(order, REFERENCES, rounds=0, conflicts=conflicts)
+    assert report.figure("item_accuracy") == expected.figure("item_accuracy") == 0.75
+    inputs = report.data["inputs"]
+    assert (inputs["passed_over_entries"], inputs["conflicting_items"]) == (62, 0)
+    assert "62 entries without an answer passed over" in report.text()
+
+
+def test_an_item_that_nothing_answers_keeps_one_entry_whatever_the_order():
+    entries = [{"id": REFERENCES[0]["id"], "prediction": nothing} for nothing in [*NO_ANSWERS, None]]
+    for given in (entries, entries[::-1]):
+        inputs = (report := score(given, REFERENCES[:1], rounds=0)).data["inputs"]
+        assert report.data["invalid"] == {"empty": 1}
+        assert (inputs["passed_over_entries"], inputs["identical_repeats"]) == (len(NO_ANSWERS) - 1, 1)
+        assert inputs["conflicting_items"] == 0
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -13,6 +13,9 @@ lines: identical repeats are counted and ignored. Of conflicting repeats, by `co
 - `"first"` (default): the first in the sort order of their JSON text counts; they are counted and named;
 - `"invalid"`: the item has no valid answer (reason `conflicting`);
 - `"raise"`: a [`PredictionError`].
+
+An entry that holds no answer (`null`, blank text, `{}`, `[]`, or nothing but an `error`) is passed over
+wherever the same item is answered: a run that was resumed has both. It is no conflict, and it is counted.
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ class Merged:
         answers: Item id to answer.
         entries: Number of entries read.
         repeats: Identical repeats ignored.
+        passed_over: Entries without an answer, each beside another entry for the same item that was kept.
         conflicts: Ids, sorted, that were answered in different ways.
         unknown: Ids, sorted, that no reference has.
         respelled: Ids matched only after leading zeros were ignored, which number readers drop.
@@ -70,6 +74,7 @@ class Merged:
     answers: dict[str, Any] = field(default_factory=dict)
     entries: int = 0
     repeats: int = 0
+    passed_over: int = 0
     conflicts: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     respelled: int = 0
@@ -114,6 +119,7 @@ def merge(
         raise OptionError(f"conflicts= is 'first', 'invalid' or 'raise', not {conflicts!r}.")
     merged = Merged()
     differing: dict[str, set[str]] = {}
+    blank: dict[str, dict[str, Any]] = {}
     unknown: set[str] = set()
     for entry in entries:
         merged.entries += 1
@@ -122,6 +128,11 @@ def merge(
             unknown.add(entry.id or f"{entry.scan_id}: {(entry.prompt or '')[:60]}")
             continue
         merged.respelled += respelled
+        if _is_blank(entry.answer):
+            kinds, text = blank.setdefault(item, {}), _canonical(entry.answer)
+            merged.repeats += text in kinds
+            kinds[text] = entry.answer
+            continue
         if item not in merged.answers:
             merged.answers[item] = entry.answer
             continue
@@ -132,6 +143,9 @@ def merge(
         differing.setdefault(item, {before}).add(now)
         if now < before:
             merged.answers[item] = entry.answer
+    for item, kinds in blank.items():
+        merged.passed_over += len(kinds) - (item not in merged.answers)
+        merged.answers.setdefault(item, kinds[min(kinds)])
     merged.conflicts, merged.unknown = sorted(differing), sorted(unknown)
     if differing and conflicts == "raise":
         raise PredictionError(
@@ -145,6 +159,15 @@ def merge(
 
 def _canonical(answer: Any) -> str:
     return json.dumps(answer, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def _is_blank(answer: Any) -> bool:
+    """Whether an entry says only that nothing was answered."""
+    if isinstance(answer, str):
+        return not answer.strip()
+    if isinstance(answer, Mapping) and list(answer) == ["error"]:
+        return True
+    return answer is None or (isinstance(answer, Mapping | list | tuple) and not answer)
 
 
 def _from_file(path: Path) -> Iterator[Entry]:

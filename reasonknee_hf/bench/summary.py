@@ -46,6 +46,7 @@ def summarise(
             "answered_items": len(merged.answers),
             "missing_items": len(references) - sum(item in merged.answers for item in references.ids),
             "identical_repeats": merged.repeats,
+            "passed_over_entries": merged.passed_over,
             "conflicting_items": len(merged.conflicts),
             "conflicting_ids": merged.conflicts[:20],
             "unknown_entries": len(merged.unknown),

@@ -75,6 +75,7 @@ def headline(data: dict[str, Any]) -> list[str]:
         f"{count['scans']} scans; patients: {count['patients']}.",
         f"{inputs['entries']} predictions read: {inputs['answered_items']} items answered, "
         f"{inputs['missing_items']} missing, {inputs['identical_repeats']} identical repeats ignored, "
+        f"{inputs['passed_over_entries']} entries without an answer passed over, "
         f"{inputs['conflicting_items']} items with conflicting answers ({rules['conflicts']}), "
         f"{inputs['unknown_entries']} unknown ids. Missing and invalid answers count as wrong.",
         f"Answers read {'strictly' if rules['strict'] else 'with repairs'}"
