@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 
@@ -202,13 +203,24 @@ def test_an_item_that_nothing_answers_keeps_one_entry_whatever_the_order():
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b'{"id": "a", "prediction": "x"}\n{"id": "b", "pred', "line 2"),
-        (b'{"id": "a"}\n', "line 1"),
+        (b'{"id": "a", "prediction": "x"}\n{"id": "b", "pred', r"line 2: not JSON .* cut off\?$"),
+        (b'{"id": "a"}\n', 'line 1: has the keys id; needs "id"'),
+        (b'{"item_id": "a", "text": "x"}\n{"item_id": "b"}\n', "line 1: has the keys item_id, text; needs"),
+        (b'{"id": "a", "prediction": ' + b"[" * 9999 + b"]" * 9999 + b"}\n", "nested too deeply"),
+        (
+            b'{"id": "a", "prediction": 1}\n{"id": ' + b"[" * 9999 + b"]" * 9999 + b"}",
+            "line 2: .* too deeply",
+        ),
         (b'[{"prompt": "p"}]', "entry 0"),
         (b"[1, 2]", "entry 0"),
         (b'{"a": {"x_result": {}, "y_result": {}}}', "members end in _result"),
         (b'{\n "a": {"x_result": {}', "cut off"),
-        (b"\xff\xfe\x00", "UTF-8"),
+        (b"\xff\xfe\x00", "not UTF-8 at byte 0"),
+        (
+            b'\xef\xbb\xbf{"id": "a", "prediction": "' + b"x" * 99_970 + b'\xff"}\n',
+            "not UTF-8 at byte 100000",
+        ),
+        (gzip.compress(b'{"id": "a", "prediction": "x"}'), "compressed with gzip"),
         (b"3", "single int"),
         (b"id,prediction\n", "not JSON"),
         (b'{\n"prediction": 3}', "one row"),
@@ -219,7 +231,17 @@ def test_a_file_that_cannot_be_read_is_one_error_that_names_it(tmp_path, content
     path.write_bytes(content)
     with pytest.raises(PredictionError, match=words) as caught:
         score(path, REFERENCES)
-    assert "broken.json" in str(caught.value)
+    assert str(caught.value).count("broken.json") == 1
+
+
+def test_answers_in_memory_that_are_nested_too_deeply_to_be_compared():
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert score({REFERENCES[0]["id"]: deep}, REFERENCES[:1], rounds=0).data["invalid"] == {"no_object": 1}
+    entries = [{"id": REFERENCES[0]["id"], "prediction": found} for found in (deep, "text")]
+    with pytest.raises(PredictionError, match=REFERENCES[0]["id"]):
+        score(entries, REFERENCES[:1])
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -129,14 +129,14 @@ def merge(
             continue
         merged.respelled += respelled
         if _is_blank(entry.answer):
-            kinds, text = blank.setdefault(item, {}), _canonical(entry.answer)
+            kinds, text = blank.setdefault(item, {}), _canonical(item, entry.answer)
             merged.repeats += text in kinds
             kinds[text] = entry.answer
             continue
         if item not in merged.answers:
             merged.answers[item] = entry.answer
             continue
-        before, now = _canonical(merged.answers[item]), _canonical(entry.answer)
+        before, now = _canonical(item, merged.answers[item]), _canonical(item, entry.answer)
         if now == before or now in differing.get(item, ()):
             merged.repeats += 1
             continue
@@ -157,8 +157,11 @@ def merge(
     return merged
 
 
-def _canonical(answer: Any) -> str:
-    return json.dumps(answer, sort_keys=True, ensure_ascii=False, default=str)
+def _canonical(item: str, answer: Any) -> str:
+    try:
+        return json.dumps(answer, sort_keys=True, ensure_ascii=False, default=str)
+    except RecursionError as error:
+        raise PredictionError(f"{item}: an answer is nested too deeply to be compared; keep one.") from error
 
 
 def _is_blank(answer: Any) -> bool:
@@ -173,16 +176,21 @@ def _is_blank(answer: Any) -> bool:
 def _from_file(path: Path) -> Iterator[Entry]:
     try:
         with path.open(encoding="utf-8-sig") as file:
-            first = next((line for line in file if line.strip()), "")
-            if _is_row(first):
+            filled = (line for line in file if line.strip())
+            first = next(filled, "")
+            if _is_row(first, more=any(filled)):
                 file.seek(0)
                 yield from _from_lines(file, path)
                 return
         content = json.loads(path.read_text(encoding="utf-8-sig")) if first else []
+    except PredictionError:
+        raise
     except OSError as error:
         raise PredictionError(f"{path}: cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
-        raise PredictionError(f"{path}: not UTF-8 at byte {error.start}; write it as UTF-8.") from error
+        raise PredictionError(f"{path}: {_not_utf8(path)}") from error
+    except RecursionError as error:
+        raise PredictionError(f"{path}: {_TOO_DEEP}") from error
     except ValueError as error:
         raise PredictionError(f"{path}: not JSON ({error}). Was the run cut off while writing?") from error
     if isinstance(content, dict):
@@ -198,14 +206,28 @@ _KINDS = (
     'Known are JSON lines of {"id", "prediction"}, the dict of the published zero-shot scripts '
     "and the list of the published SFT script."
 )
+_TOO_DEEP = "brackets are nested too deeply to be read; no answer needs that."
 
 
-def _is_row(line: str) -> bool:
+def _not_utf8(path: Path) -> str:
+    """What is wrong with a file that is not UTF-8. Reads it again: reading by lines loses the place."""
+    content = path.read_bytes()
+    if content.startswith(b"\x1f\x8b"):
+        return "compressed with gzip; unpack it first."
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 at byte {error.start}; write it as UTF-8."
+    return "not UTF-8; write it as UTF-8."
+
+
+def _is_row(line: str, *, more: bool) -> bool:
+    """Whether a file that begins with `line` is one of JSON lines; `more`: other lines follow."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
-    return isinstance(row, dict) and ("id" in row or "generated_text" in row)
+    return isinstance(row, dict) and (more or "id" in row or "generated_text" in row)
 
 
 def _from_lines(file: Iterable[str], path: Path) -> Iterator[Entry]:
@@ -218,6 +240,8 @@ def _from_lines(file: Iterable[str], path: Path) -> Iterator[Entry]:
             raise PredictionError(
                 f"{path}, line {number}: not JSON ({error}). Was the run cut off?"
             ) from error
+        except RecursionError as error:
+            raise PredictionError(f"{path}, line {number}: {_TOO_DEEP}") from error
         yield _from_row(row, f"{path}, line {number}")
 
 
