@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,15 @@ def a_volume_is_cut(root):
 @planted(volume_broken=1)
 def a_volume_is_something_else(root):
     plant.volume(root, "train").write_bytes(b"<html>" * 500)
+
+
+@planted(volume_broken=1)
+def the_header_of_a_volume_says_a_shape_that_no_memory_holds(root):
+    path = plant.volume(root, "train")
+    header = bytearray(gzip.decompress(path.read_bytes()))
+    struct.pack_into("<3h", header, 42, *[32767] * 3)
+    struct.pack_into("<h", header, 70, 64)  # doubles
+    path.write_bytes(gzip.compress(header))
 
 
 @planted(mask_broken=1)

@@ -326,6 +326,31 @@ def test_broken_data_is_an_error_at_first_touch_with_the_row(tmp_path, kind):
     np.testing.assert_array_equal(volume.array(), slice_first(voxels()))
 
 
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_shape_that_no_memory_holds_names_it(second, pack):
+    length, at = (1 << 40, 24) if second else (32767, 42)
+    dim = struct.pack("<3q" if second else "<3h", *[length] * 3)
+    data = pack(patched(plain_bytes(voxels(dtype="f8"), second=second), at, dim))
+    with pytest.raises(VolumeFormatError, match=rf"row 1: .*{length}, {length}, {length}.* bytes of voxels"):
+        KneeVolume(None, data, label="row 1").array()
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_a_slope_that_takes_voxels_out_of_their_type_is_an_error(mask):
+    data = patched(plain_bytes(voxels(dtype="f8"), second=True), 176, struct.pack("<2d", 1e300, 0.0))
+    with pytest.raises(VolumeFormatError, match=r"beyond float32|no label"):
+        KneeVolume(None, data, mask=mask).array()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_transform_with_huge_numbers_is_not_used():
+    data = plain_bytes(voxels(), PIR, second=True, qform=PIR)
+    header = KneeVolume(None, patched(data, 400, struct.pack("<d", 1e200))).header
+    assert header.affine_source == "qform"
+    assert "the sform is set but" in header.notes[0]
+
+
 @pytest.mark.parametrize("path", ["/nowhere/a.nii.gz", "memory://nowhere/a.nii.gz"])
 def test_missing_volume_says_where_to_get_it(path):
     for touch in (lambda v: v.header, lambda v: v.array()):

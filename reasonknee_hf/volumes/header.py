@@ -26,6 +26,7 @@ _REFUSED_TYPES = {
 }  # fmt: skip
 _MILLIMETRES = {1: 1000.0, 3: 0.001}  # xyzt_units codes of metre and micrometre; anything else is taken as mm
 _SAME_PLACE = 0.01  # voxels by which corners may differ before qform and sform are called in conflict
+_HUGE = 1e100  # no place in the world; beyond it, lengths overflow
 
 Affine = npt.NDArray[np.float64]
 
@@ -224,10 +225,10 @@ def _affine(raw: _Fields, shape: tuple[int, int, int], notes: list[str]) -> tupl
         if code == 0:
             continue
         affine = read(raw)
-        if np.isfinite(affine).all() and abs(np.linalg.det(affine[:3, :3])) > 1e-12:
+        if (np.abs(affine) < _HUGE).all() and abs(np.linalg.det(affine[:3, :3])) > 1e-12:
             found.append((name, affine))
         else:
-            notes.append(f"the {name} is set but singular or not finite, and is not used")
+            notes.append(f"the {name} is set but singular, huge or not finite, and is not used")
     if not found:
         return None, "none"
     if len(found) == 2:

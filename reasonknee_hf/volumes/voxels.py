@@ -43,9 +43,10 @@ def read_stored(
 
     Raises:
         VolumeDataError: the file ends before the last voxel, or its checksum is wrong.
+        VolumeFormatError: there is no memory for so many voxels.
     """
     shape = header.shape if stop is None else (*header.shape[:2], min(stop, header.shape[2]))
-    flat = np.empty(shape[0] * shape[1] * shape[2], dtype=header.dtype)
+    flat = _buffer(shape, header)
     target = flat.view(np.uint8)
     skip, filled = header.offset, 0
     whole = shape == header.shape
@@ -68,6 +69,17 @@ def read_stored(
     return flat.reshape(shape, order="F")
 
 
+def _buffer(shape: tuple[int, ...], header: NiftiHeader) -> Array:
+    """Room for voxels. Memory is taken only as it is filled, so that what is no file's size may succeed here."""
+    try:
+        return np.empty(shape[0] * shape[1] * shape[2], dtype=header.dtype)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise VolumeFormatError(
+            f"the header says shape {header.shape}, {header.nbytes:,} bytes of voxels, for which there is no memory;"
+            " it may be damaged, fetch the file again"
+        ) from error
+
+
 def _after(taken: bytes, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     if taken:
         yield taken
@@ -75,16 +87,27 @@ def _after(taken: bytes, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes
 
 
 def scaled(stored: Array, header: NiftiHeader) -> Array:
-    """Applies slope and intercept: in float64, rounded once to float32. Unscaled voxels stay as they are."""
+    """Applies slope and intercept: in float64, rounded once to float32. Unscaled voxels stay as they are.
+
+    Raises:
+        VolumeFormatError: a voxel would be beyond float32.
+    """
     if not header.scaled:
         return stored
     out = np.empty(stored.size, dtype=np.float32)
     flat = stored.reshape(-1, order="F")
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK].astype(np.float64)
-        block *= header.slope
-        block += header.intercept
-        out[start : start + _BLOCK] = block
+    try:
+        with np.errstate(over="raise"):
+            for start in range(0, flat.size, _BLOCK):
+                block = flat[start : start + _BLOCK].astype(np.float64)
+                block *= header.slope
+                block += header.intercept
+                out[start : start + _BLOCK] = block
+    except FloatingPointError as error:
+        raise VolumeFormatError(
+            f"slope {header.slope:g} and intercept {header.intercept:g} take voxels beyond float32;"
+            " the header is damaged"
+        ) from error
     return out.reshape(stored.shape, order="F")
 
 
@@ -113,9 +136,9 @@ def _rounded(stored: Array, header: NiftiHeader) -> Array:
     out = np.empty(stored.size, dtype=np.int64)
     flat = stored.reshape(-1, order="F")
     for start in range(0, flat.size, _BLOCK):
-        value = flat[start : start + _BLOCK].astype(np.float64) * header.slope + header.intercept
-        nearest = np.rint(value)
-        with np.errstate(invalid="ignore"):  # infinity minus infinity
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity is found to be no label below
+            value = flat[start : start + _BLOCK].astype(np.float64) * header.slope + header.intercept
+            nearest = np.rint(value)
             right = (np.abs(value - nearest) <= tolerance) & (np.abs(value) < 2**31)
         wrong = ~right  # NaN and infinity compare false
         if wrong.any():
