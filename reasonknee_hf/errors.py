@@ -62,7 +62,7 @@ class VolumeFormatError(ReasonKneeError, ValueError):
 
 
 class VolumeDataError(ReasonKneeError, OSError):
-    """The voxels of a file are truncated or fail their checksum."""
+    """The voxels of a file are truncated, fail their checksum or cannot be read."""
 
 
 class GridMismatchError(ReasonKneeError, ValueError):

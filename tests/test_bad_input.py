@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import datasets
@@ -180,6 +181,19 @@ class TestReports:
         assert {scan for _, scan, no_image, _ in seen if no_image} == {absent, cut}
         assert not any(no_mask for *_, no_mask in seen)
         assert reasonknee_hf.report(ds).counts == {"nulled": 2 * 62}
+
+    @pytest.mark.parametrize(("on_error", "count"), [("skip", 62), ("null", 0)])
+    def test_a_file_that_cannot_be_read(self, release, on_error, count):
+        everything = sum(1 for _ in rows(release))
+        path = next(iter(rows(release)))["image"].path
+        ds = rows(release, on_error=on_error)
+        os.unlink(path)
+        os.mkdir(path)  # nobody who runs tests as root lacks permissions
+        assert sum(1 for row in ds if row["image"] is not None) == everything - 62
+        assert sum(1 for row in ds) == everything - count
+        faults = reasonknee_hf.report(ds).faults
+        assert len(faults) == 62
+        assert "cannot be read (Is a directory)" in faults[0].reason
 
     def test_an_absent_mask(self, release):
         table = release / "data/split_files/train_split.csv"

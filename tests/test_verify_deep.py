@@ -13,7 +13,9 @@ import pytest
 import verify_plants as plant
 from verify_plants import counts, examples, report_on
 
+from reasonknee_hf import open_release
 from reasonknee_hf.sample import write_sample
+from reasonknee_hf.verify import verify
 from reasonknee_hf.verify.boxes import DECLARED, Convention
 from reasonknee_hf.volumes.cache import volume_cache
 
@@ -151,6 +153,21 @@ def slices_come_last(root):
 @planted(table_broken=1)
 def the_labels_are_no_object(root):
     (root / "data/question_files/labels.json").write_text("[1, 2]")
+
+
+@pytest.mark.parametrize(
+    ("twins", "expected"), [(False, {"volume-broken": 1}), (True, {"file-unreadable": 2})]
+)
+def test_volumes_that_cannot_be_read_are_reported(twins, expected, root):
+    one, other = plant.volume(root, "train", 0), plant.volume(root, "train", 1)
+    if twins:
+        other.write_bytes(one.read_bytes())
+    release = open_release(str(root))
+    release.tree.entries()
+    for path in (one, other)[: 1 + twins]:  # nobody who runs tests as root lacks permissions
+        path.unlink()
+        path.mkdir()
+    assert counts(verify(release, deep=True)) == expected
 
 
 @pytest.mark.parametrize("name", PLANTS)

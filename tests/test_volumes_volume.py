@@ -351,6 +351,19 @@ def test_a_transform_with_huge_numbers_is_not_used():
     assert "the sform is set but" in header.notes[0]
 
 
+def test_a_file_that_the_system_does_not_let_be_read_is_named(tmp_path):
+    (
+        tmp_path / "a.nii.gz"
+    ).mkdir()  # as good as a lack of permissions, which nobody has who runs tests as root
+    volume = KneeVolume(str(tmp_path / "a.nii.gz"), label="row 1")
+    for touch in (lambda: volume.shape, volume.array, lambda: volume.nifti):
+        with pytest.raises(
+            VolumeDataError, match=r"row 1, .*a\.nii\.gz: the file cannot be read \(Is a dir"
+        ) as caught:
+            touch()
+        assert isinstance(caught.value.__cause__, IsADirectoryError)
+
+
 @pytest.mark.parametrize("path", ["/nowhere/a.nii.gz", "memory://nowhere/a.nii.gz"])
 def test_missing_volume_says_where_to_get_it(path):
     for touch in (lambda v: v.header, lambda v: v.array()):

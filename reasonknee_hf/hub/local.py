@@ -6,11 +6,12 @@ import os
 import posixpath
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import fsspec
 
-from reasonknee_hf.errors import IntegrityError, ReleaseError
+from reasonknee_hf.errors import IntegrityError, ReasonKneeError, ReleaseError
 from reasonknee_hf.hub.locks import ForkSafeFilesystem
 from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
@@ -107,7 +108,7 @@ class FsspecTree:
 
     def _range(self, path: str, start: int, stop: int) -> bytes:
         if self._local:
-            with open(self._full(path), "rb") as file:
+            with self._readable(path), open(self._full(path), "rb") as file:
                 file.seek(start)
                 data = file.read(stop - start)
         else:
@@ -126,7 +127,10 @@ class FsspecTree:
         check_span(path, start, stop, size)
         position = start
         full = self._full(path)
-        with open(full, "rb", buffering=0) if self._local else self._fs.open(full, "rb") as file:
+        with (
+            self._readable(path),
+            open(full, "rb", buffering=0) if self._local else self._fs.open(full, "rb") as file,
+        ):
             if start:
                 file.seek(start)
             for length in chunk_sizes():
@@ -146,6 +150,19 @@ class FsspecTree:
                     refuse_pointer(path, chunk, self.name)
                 position += len(chunk)
                 yield chunk
+
+    @contextmanager
+    def _readable(self, path: str) -> Iterator[None]:
+        """Names a local file of which the system gives no bytes; elsewhere that may be the connection."""
+        try:
+            yield
+        except OSError as error:
+            if not self._local or isinstance(error, (ReasonKneeError, FileNotFoundError)):
+                raise
+            raise IntegrityError(
+                f"{path!r} of {self.name} cannot be read ({error.strerror or error}). "
+                f"Check its permissions and the disk"
+            ) from error
 
     def url(self, path: str) -> str:
         """The absolute path of a local file, else the native URL."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reasonknee_hf.errors import AmbiguousPathError, ArchiveError, IntegrityError, PointerError
 from reasonknee_hf.hub.filesystem import ReasonKneeFileSystem
@@ -32,7 +32,7 @@ class Held:
         path: Of a file in its tree; `data/masks/…` of a member.
         size: Bytes; `None` where the listing does not say.
         content: Equal for equal contents, as far as listing or directory tell; else `None`.
-        usable: False if it is empty or a pointer.
+        usable: False if it is empty, a pointer or cannot be read.
     """
 
     source: Tree | ReasonKneeFileSystem
@@ -119,7 +119,7 @@ def check_files(release: Release, tables: Tables, unusable: set[str], found: Fin
         for path in (*left_volumes, *left_masks, *_unlisted_experts(release, own.held)):
             found.add("file-unlisted", path)
     for held in (files.volumes, files.masks):
-        files.report_identical(_alike_by_listing(tables, held), found)
+        files.report_identical(_alike_by_listing(tables, held, found), found)
     _report_unmeasured(release, found)
     return files
 
@@ -263,13 +263,20 @@ def _unlisted_experts(release: Release, own: Mapping[str, Held]) -> list[str]:
 # --- identical files ---------------------------------------------------------------------------------------
 
 
-def _alike_by_listing(tables: Tables, held: Mapping[str, Held]) -> Iterable[list[tuple[Scan, str]]]:
+def _alike_by_listing(
+    tables: Tables, held: dict[str, Held], found: Findings
+) -> Iterable[list[tuple[Scan, str]]]:
     sizes = Counter(one.size for one in {one.path: one for one in held.values()}.values())
     groups: dict[str, list[tuple[Scan, str]]] = {}
     for scan in tables:
         one = held.get(scan.scan_id)
         if one is not None and one.usable:
-            content = one.content or (_trailer(one) if sizes[one.size] > 1 else None)
+            try:
+                content = one.content or (_trailer(one) if sizes[one.size] > 1 else None)
+            except IntegrityError as error:
+                found.add("file-unreadable", str(error))
+                held[scan.scan_id] = replace(one, usable=False)
+                continue
             if content is not None:
                 groups.setdefault(content, []).append((scan, one.path))
     return groups.values()

@@ -8,11 +8,13 @@ from reasonknee_hf.errors import (
     FileMissingError,
     GridMismatchError,
     OptionError,
+    ReasonKneeError,
     RecordError,
     VolumeDataError,
     VolumeFormatError,
     VolumeMissingError,
 )
+from reasonknee_hf.volumes.source import is_local
 
 _NAMED = (
     VolumeDataError,
@@ -30,22 +32,31 @@ class NamedErrors:
     Args:
         name: gives the row and the file; asked for only when there is an error.
         mask: whether the volume is a mask; that changes the advice for a missing one.
+        path: where the volume lies, if not in memory.
 
     Raises:
         VolumeMissingError: instead of any other `FileNotFoundError`.
+        VolumeDataError: instead of what else the system says about a local file, such as `PermissionError`.
     """
 
-    __slots__ = ("_mask", "_name")
+    __slots__ = ("_mask", "_name", "_path")
 
-    def __init__(self, name: Callable[[], str], mask: bool) -> None:
+    def __init__(self, name: Callable[[], str], mask: bool, path: str | None) -> None:
         self._name = name
         self._mask = mask
+        self._path = path
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, (*_NAMED, FileNotFoundError)):
+            local = self._path is not None and is_local(self._path)  # elsewhere it may be the connection
+            if local and isinstance(error, OSError) and not isinstance(error, ReasonKneeError):
+                raise VolumeDataError(
+                    f"{self._name()}: the file cannot be read ({error.strerror or error});"
+                    " check its permissions and the disk"
+                ) from error
             return
         name = self._name()
         if not isinstance(error, _NAMED):

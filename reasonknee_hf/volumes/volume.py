@@ -168,7 +168,7 @@ class KneeVolume(ReadsAsStored):
             smallest unsigned type for masks.
 
         Raises:
-            VolumeDataError: the file is cut or fails its checksum.
+            VolumeDataError: the file is cut, fails its checksum or cannot be read.
             VolumeFormatError: not NIfTI, a kind that is refused by name, or no transform and none assumed.
             VolumeMissingError: there is no such file.
         """
@@ -403,4 +403,4 @@ class KneeVolume(ReadsAsStored):
         return ", ".join(word for word in (self.label, self.path) if word) or "volume from bytes"
 
     def _named_errors(self) -> NamedErrors:
-        return NamedErrors(self._name, self.mask)
+        return NamedErrors(self._name, self.mask, self.path)
