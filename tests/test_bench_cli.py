@@ -159,6 +159,34 @@ def test_the_picture_of_an_item_is_that_of_show(references, tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("option", ["--json", "--markdown", "--items", "--plot", "--eval-results"])
+def test_targets_are_checked_before_the_references_are_read(option, predictions, tmp_path, capsys):
+    kept = tmp_path / "kept.json"
+    kept.write_text("mine")
+    call = ["bench", "score", str(predictions), "--source", str(tmp_path / "nowhere"), option]
+    assert main([*call, str(tmp_path)]) == 1
+    assert "directory" in capsys.readouterr().err
+    if option != "--plot":  # one that could be written is as it was
+        assert main([*call, str(kept)]) == main([*call, str(tmp_path / "new" / "x.json")]) == 1
+        assert "nowhere" in capsys.readouterr().err
+        assert kept.read_text() == "mine"
+        assert not (tmp_path / "new" / "x.json").exists()
+
+
+def test_halves_of_characters_in_answers_are_written_as_json_writes_them(references, tmp_path, capsys):
+    row = references[0]
+    path, items = tmp_path / "answers.jsonl", tmp_path / "items.jsonl"
+    text = f"\ud83d {answer(row)}"
+    path.write_text("\n".join(json.dumps({"id": i, "prediction": text}) for i in (row["id"], "a\udc80")))
+    assert main(["bench", "item", row["id"], str(path), *SAMPLE]) == 0
+    assert (
+        main(["bench", "score", str(path), "--items", str(items), "--json", str(tmp_path / "a"), *SAMPLE])
+        == 0
+    )
+    assert "\\ud83d" in capsys.readouterr().out
+    assert json.loads((tmp_path / "a").read_text("utf-8"))["inputs"]["unknown_ids"] == ["a\udc80"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -169,6 +197,10 @@ def test_the_picture_of_an_item_is_that_of_show(references, tmp_path):
         (["score", "sft={file}", "sft_cot={file}", "--eval-results", "x.yaml"], "one run"),
         (["score", "zero_shot={file}", "sft_cot={file}"], "pair"),
         (["item", "nobody_1"], "nobody_1"),
+        (["score", "{file}", "--plot", "{file}.xyz"], "'xyz'; use one of"),
+        (["item", "nobody_1", "--out", "{file}.xyz"], "'xyz'; use one of"),
+        (["prompts", "--setting", "sft", "--out", "{file}/a"], "model.jsonl"),
+        (["priors", "{file}/a"], "model.jsonl"),
     ],
 )
 def test_a_wrong_call_is_one_line_with_the_next_step(arguments, words, predictions, capsys):

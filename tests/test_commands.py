@@ -81,6 +81,43 @@ def test_errors_are_one_line_and_exit_code_one(capsys, tmp_path):
     assert captured.err.startswith("reasonknee: ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "{row}", "--out", "{dir}"], "directory"),
+        (["show", "{row}", "--html", "--out", "{dir}"], "directory"),
+        (["show", "{row}", "--out", "{dir}/a.xyz"], "'xyz'; use one of"),
+        (["demo", "--out", "{dir}"], "directory"),
+        (["demo", "--out", "{dir}/a.xyz"], "'xyz'; use one of"),
+        (["sample", "/dev/null/there"], "directory"),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("REASONKNEE_SOURCE", "sample")
+    row = next(iter(reasonknee_hf.load_dataset("bench", split="test", streaming=True, source="sample")))
+    (tmp_path / "d.png").mkdir()
+    filled = [part.format(row=row["id"], dir=tmp_path / "d.png") for part in arguments]
+    assert main(filled) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""  # nothing was done before
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+    assert list((tmp_path / "d.png").iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("limit", ["1", "100"])  # less and more than what is held back before it is written
+def test_a_full_disk_is_one_line(limit, tmp_path):
+    command = [sys.executable, "-m", "reasonknee_hf", "rows", "--source", "sample", "--limit", limit]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=180
+        )
+    assert done.returncode == 1
+    assert done.stderr == "reasonknee: [Errno 28] No space left on device\n"
+
+
 def test_help_names_every_command_and_loads_nothing_heavy(tmp_path):
     printed = in_fresh_process(
         """

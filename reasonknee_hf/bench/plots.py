@@ -10,6 +10,7 @@ import numpy as np
 from reasonknee_hf.bench.report import Report
 from reasonknee_hf.errors import ExtraMissingError
 from reasonknee_hf.rows.moaks import CATEGORIES
+from reasonknee_hf.volumes.figures import picture_format
 
 _BLUE, _DARK, _GREY, _RED = "#3b6fb6", "#1f2a44", "#8a8f98", "#c44e52"
 _BINS = (0.0, 1e-9, 0.1, 0.25, 0.5, 0.75, 1.0 + 1e-9)
@@ -19,16 +20,23 @@ _WIDTH, _TOP, _ROW = 14.0, 5.6, 2.55  # inches
 
 
 def draw(report: Report, path: str | Path, *, dpi: int = 110) -> Path:
-    """Writes a PNG: accuracy by category with its prior, share of right items by IoU, all confusion matrices.
+    """Draws accuracy by category with its prior, share of right items by IoU, all confusion matrices.
+
+    Args:
+        report: What `score` returned.
+        path: Where to write the picture; its ending chooses the format, PNG without one.
+        dpi: Dots per inch.
 
     Raises:
         ExtraMissingError: matplotlib is not installed.
+        OptionError: Pictures are not written in that format.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ExtraMissingError("Plots need matplotlib: pip install 'reasonknee_hf[viz]'.") from error
+    kind = picture_format(path)
     attributes = report.data["attributes"]["table"]
     places = _places(attributes)
     matrix_rows = 1 + max((cell // _COLUMNS for _, cell, _ in places), default=-1)
@@ -44,7 +52,7 @@ def draw(report: Report, path: str | Path, *, dpi: int = 110) -> Path:
         _confusions(bottom, attributes, places, matrix_rows)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=dpi, facecolor="white")
+    figure.savefig(target, format=kind, dpi=dpi, facecolor="white")
     return target
 
 

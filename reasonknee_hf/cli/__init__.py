@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from reasonknee_hf.errors import ReasonKneeError
 
@@ -44,8 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             run = module.run
     args = parser.parse_args(arguments)
     assert run is not None
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Answers of models may hold halves of characters, which no encoding has.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return int(run(args) or 0)
+        code = int(run(args) or 0)
+        sys.stdout.flush()  # here, where a full disk is told like any other error
+        return code
     except ReasonKneeError as error:
         print(f"reasonknee: {error}", file=sys.stderr)
         return 1
@@ -54,4 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:  # a file that cannot be read or written; the message names it
         print(f"reasonknee: {error}", file=sys.stderr)
+        _give_up_stdout()
         return 1
+
+
+def _give_up_stdout() -> None:
+    """Closes stdout if nothing can be written there, so that the end of the program does not try again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reasonknee_hf.bench.settings import SETTINGS
-from reasonknee_hf.cli.common import add_source_options, open_chosen_release
+from reasonknee_hf.cli.common import add_source_options, check_picture, check_target, open_chosen_release
 from reasonknee_hf.errors import OptionError, PredictionError
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ def _score(args: argparse.Namespace) -> int:
     runs = _runs(args.predictions)
     if len(runs) > 1 and args.eval_results:
         raise OptionError("--eval-results is for one run; score the setting that you report alone.")
+    _check_targets(args, runs)
     references = read_references(_rows(args))
     priors = _read_priors(args)
     options = _reading_options(args) | {
@@ -221,6 +222,19 @@ def _runs(predictions: list[str]) -> dict[str, list[str]]:
     if absent:  # before the references are read, which may take long
         raise PredictionError(f"No such prediction file: {', '.join(absent)}.")
     return runs
+
+
+def _check_targets(args: argparse.Namespace, runs: dict[str, list[str]]) -> None:
+    """Before the references are read, which may take long."""
+    for target in filter(None, (args.json, args.markdown, args.items, args.eval_results)):
+        check_target(target)
+    for setting in runs if args.plot else ():
+        check_picture(_plot_target(args, setting, runs))
+
+
+def _plot_target(args: argparse.Namespace, setting: str, runs: Mapping[str, Any]) -> Path:
+    path = Path(args.plot)
+    return path.with_name(f"{path.stem}-{setting}{path.suffix}") if len(runs) > 1 else path
 
 
 def _read_priors(args: argparse.Namespace) -> Priors | None:
@@ -264,10 +278,8 @@ def _write(args: argparse.Namespace, reports: dict[str, Report], effects: dict[s
     if args.plot:
         from reasonknee_hf.bench.plots import draw
 
-        path = Path(args.plot)
         for setting, report in reports.items():
-            target = path.with_name(f"{path.stem}-{setting}{path.suffix}") if len(reports) > 1 else path
-            print(f"written: {draw(report, target)}", file=sys.stderr)
+            print(f"written: {draw(report, _plot_target(args, setting, reports))}", file=sys.stderr)
 
 
 def _dataset(args: argparse.Namespace) -> dict[str, Any]:
@@ -282,10 +294,8 @@ def _dataset(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _save(path: str, text: str) -> None:
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
-    print(f"written: {target}", file=sys.stderr)
+    Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+    print(f"written: {path}", file=sys.stderr)
 
 
 # --- the rest -------------------------------------------------------------------------------------
@@ -294,6 +304,8 @@ def _save(path: str, text: str) -> None:
 def _prompts(args: argparse.Namespace) -> int:
     from reasonknee_hf.bench.settings import bench_items, read_questions
 
+    if args.out:
+        check_target(args.out)
     questions = read_questions(args.questions) if args.questions else None
     subset = _subset(args)
     items = bench_items(_rows(args), args.setting, questions=questions, ask_box=args.ask_box, subset=subset)
@@ -303,8 +315,7 @@ def _prompts(args: argparse.Namespace) -> int:
     if args.out is None:
         sys.stdout.writelines(lines)
         return 0
-    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    with open(args.out, "w", encoding="utf-8") as file:
+    with open(args.out, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.writelines(lines)
     print(f"written: {args.out}", file=sys.stderr)
     return 0
@@ -314,6 +325,8 @@ def _item(args: argparse.Namespace) -> int:
     from reasonknee_hf.bench import score
     from reasonknee_hf.bench.item import item_text
 
+    if args.out:
+        check_picture(args.out)
     row = next((row for row in _rows(args) if row["id"] == args.id), None)
     if row is None:
         raise OptionError(
@@ -343,6 +356,7 @@ def _draw(args: argparse.Namespace, row: dict[str, Any]) -> None:
 
 
 def _priors(args: argparse.Namespace) -> int:
+    check_target(args.out)
     _train_priors(args).save(args.out)
     print(f"written: {args.out}", file=sys.stderr)
     return 0

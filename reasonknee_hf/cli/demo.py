@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -13,10 +12,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from reasonknee_hf.cli.common import check_picture
     from reasonknee_hf.cli.show import draw_row
     from reasonknee_hf.loading import load_dataset
     from reasonknee_hf.rows.moaks import CATEGORIES
 
+    check_picture(args.out)
     stream = load_dataset("full", split="train", streaming=True, source="sample")
     shown: set[str] = set()
     best = None
@@ -36,8 +37,6 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"\nimage {row['image']!r}: {row['image'].shape} {row['image'].array().dtype}, box crop {crop.shape}"
     )
-    out = Path(args.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draw_row(row, out)
-    print(f"picture of row {row['id']}: {out}")
+    draw_row(row, args.out)
+    print(f"picture of row {row['id']}: {args.out}")
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reasonknee_hf.cli.common import add_source_options, source_options
+from reasonknee_hf.cli.common import add_source_options, check_picture, check_target, source_options
 from reasonknee_hf.errors import OptionError, VolumeMissingError
 
 _PLACES = ("source", "revision", "endpoint", "token", "images")
@@ -26,9 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    row = find_row(args.id, masks=not args.no_mask, **source_options(args))
     out = Path(args.out or f"{args.id}.{'html' if args.html else 'png'}")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    (check_target if args.html else check_picture)(out)
+    row = find_row(args.id, masks=not args.no_mask, **source_options(args))
     draw_row(row, out, page=args.html)
     print(out)
     return 0
@@ -45,6 +45,7 @@ def draw_row(row: Mapping[str, Any], out: str | Path, *, page: bool = False) -> 
 
     Raises:
         VolumeMissingError: The row has no volume.
+        OptionError: Pictures are not written in the format of `out`.
     """
     from reasonknee_hf.volumes.figures import draw_case
     from reasonknee_hf.volumes.page import case_page
@@ -66,7 +67,7 @@ def draw_row(row: Mapping[str, Any], out: str | Path, *, page: bool = False) -> 
         "text": row.get("cot") or "",
     }
     if page:
-        Path(out).write_text(case_page(row["image"], **facts), encoding="utf-8")
+        Path(out).write_text(case_page(row["image"], **facts), encoding="utf-8", errors="backslashreplace")
     else:
         draw_case(row["image"], out=out, **facts)
 

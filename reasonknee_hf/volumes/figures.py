@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reasonknee_hf.errors import ExtraMissingError
+from reasonknee_hf.errors import ExtraMissingError, OptionError
 from reasonknee_hf.volumes import boxes
 from reasonknee_hf.volumes.planes import PLANES, Scene, scene
 from reasonknee_hf.volumes.volume import KneeVolume
@@ -53,17 +53,33 @@ def draw_case(
     Raises:
         ExtraMissingError: matplotlib is not installed.
         GridMismatchError, RecordError: mask or box do not fit the image.
+        OptionError: pictures are not written in the format of `out`.
     """
+    kind = None if out is None else picture_format(out)
     shown = scene(volume, mask, box)
     figure = _figure(shown, title, [("Question", question), ("Grades", grades), ("Reasoning", text)])
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=110, facecolor="white")
     if out is not None:
-        if Path(out).suffix.lower() in ("", ".png"):
+        if kind == "png":
             Path(out).write_bytes(buffer.getvalue())
         else:
-            figure.savefig(out, dpi=110, facecolor="white")
+            figure.savefig(out, format=kind, dpi=110, facecolor="white")
     return buffer.getvalue()
+
+
+def picture_format(out: str | Path) -> str:
+    """The format that the ending of a file's name chooses; `png` without one.
+
+    Raises:
+        ExtraMissingError: matplotlib is not installed.
+        OptionError: pictures are not written in that format.
+    """
+    ending = Path(out).suffix[1:].lower() or "png"
+    known = sorted(_new_figure(1.0, 1.0).canvas.get_supported_filetypes())
+    if ending not in known:
+        raise OptionError(f"{out}: pictures are not written as {ending!r}; use one of {', '.join(known)}")
+    return ending
 
 
 def draw_volume(volume: KneeVolume) -> bytes:
