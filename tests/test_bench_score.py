@@ -378,9 +378,18 @@ def test_references_that_cannot_be_graded_are_named_not_dropped():
 
 
 def test_options_that_do_not_exist_are_refused():
-    for options in ({"conflicts": "last"}, {"iou_threshold": 0}):
-        with pytest.raises(OptionError):
-            score([], REFERENCES, **options)
+    for option, values in {
+        "conflicts": ["last"],
+        "iou_threshold": [0, float("nan")],
+        "rounds": [-1, 2.5, None],
+        "seed": [-1, 0.5],
+        "spacing": [(0, 0, 0), (-1, 1, 1), (1, 1), (1, 1, float("nan")), (1, 1, float("inf")), 1, "abc"],
+    }.items():
+        for value in values:
+            with pytest.raises(OptionError, match=option):
+                score([], REFERENCES, **{option: value})
+    given = {"rounds": np.int64(0), "seed": np.int64(1), "spacing": np.ones(3)}
+    assert json.loads(score([], REFERENCES, **given).to_json())["rules"]["spacing_mm"] == [1, 1, 1]
     with pytest.raises(OptionError, match="item_accuracy"):
         score([], REFERENCES).figure("accuracy")
 

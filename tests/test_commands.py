@@ -73,8 +73,9 @@ def test_demo_prints_rows_and_draws_one(capsys, tmp_path):
     assert out.stat().st_size > 50_000
 
 
-def test_errors_are_one_line_and_exit_code_one(capsys, tmp_path):
-    assert main(["rows", "--source", str(tmp_path / "nowhere")]) == 1
+@pytest.mark.parametrize("wrong", [["--source", "{tmp}/nowhere"], ["--source", "sample", "--limit", "-1"]])
+def test_errors_are_one_line_and_exit_code_one(wrong, capsys, tmp_path):
+    assert main(["rows", *(word.format(tmp=tmp_path) for word in wrong)]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

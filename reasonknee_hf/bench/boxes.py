@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Literal
@@ -69,12 +70,11 @@ class BoxConvention:
             raise OptionError(
                 f"A box order has each of s, x and y twice, e.g. {ORDER!r} or 'sxysxy', not {self.order!r}."
             )
-        if self.grid is not None and (
-            self.shape is None or not all(size > 0 for size in (*self.grid, *self.shape))
-        ):
-            raise OptionError(
-                "Boxes on another grid need its size and `shape`, the size of the volumes in voxels."
-            )
+        for name, sizes in (("grid", self.grid), ("shape", self.shape)):
+            if sizes is not None:
+                check_sizes(name, sizes)
+        if self.grid is not None and self.shape is None:
+            raise OptionError("Boxes on another grid need `shape`, the size of the volumes in voxels.")
 
     def to_voxels(self, boxes: Floats) -> Floats:
         """Boxes of shape (n, 6) as answered, in the data's order and in voxels."""
@@ -92,6 +92,16 @@ class BoxConvention:
             else f"grid {_shape(self.grid)} of volumes {_shape(self.shape or ())}"
         )
         return f"ends {self.ends}, order {self.order}, {grid}"
+
+
+def check_sizes(name: str, sizes: Sequence[float]) -> None:
+    """Raises [`OptionError`] unless `sizes` are three finite numbers above 0."""
+    try:
+        fits = len(sizes) == 3 and all(0 < size < math.inf for size in sizes)
+    except TypeError:
+        fits = False
+    if not fits:
+        raise OptionError(f"{name} is three numbers above 0, along slice, x and y, not {sizes!r}.")
 
 
 def _shape(sizes: tuple[float, ...]) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any
 
-from reasonknee_hf.release import Release
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.release import Release, layout
 from reasonknee_hf.rows.json_array import iter_records
 from reasonknee_hf.rows.record import to_row
 from reasonknee_hf.rows.scan import Scan, scan_from_image_path
@@ -29,12 +30,21 @@ def release_rows(
         release: From `open_release`.
         split: The split.
         annotations: `all` or `balanced`.
-        scans: The first so many scans only.
+        scans: The first so many scans only, at least 1.
 
     Raises:
+        OptionError: There is no such split or kind, or `scans` is below 1.
         ReleaseError: The release has no annotations of that split and kind.
         AnnotationError: The annotation file is not the JSON it should be.
     """
+    for option, value, valid in (
+        ("split", split, layout.SPLITS),
+        ("annotations", annotations, ("all", "balanced")),
+    ):
+        if value not in valid:
+            raise OptionError(f"There is no {option} {value!r}. Valid: {', '.join(valid)}.")
+    if scans is not None and scans < 1:
+        raise OptionError(f"scans= is a number of scans, at least 1, not {scans}.")
     path = release.annotation_path(split, annotations)
     images: dict[str, str] = {}
 

@@ -20,6 +20,7 @@ from reasonknee_hf.bench.boxes import (
     OAI_DESS_SPACING,
     BoxConvention,
     centre_distance,
+    check_sizes,
     iou,
     problems,
     suspicions,
@@ -121,6 +122,10 @@ def score(
     """
     if not 0 < iou_threshold <= 1:
         raise OptionError(f"iou_threshold= is above 0 and at most 1, not {iou_threshold!r}.")
+    check_sizes("spacing=", spacing)
+    for option, value in (("rounds", rounds), ("seed", seed)):
+        if not isinstance(value, int | np.integer) or value < 0:
+            raise OptionError(f"{option}= is a whole number, 0 or more, not {value!r}.")
     rows = references if isinstance(references, References) else read_references(references)
     merged = merge(read_entries(predictions), _resolver(rows), conflicts)
     if only_answered:
@@ -137,7 +142,7 @@ def score(
         "box_ends": convention.ends,
         "iou_threshold": iou_threshold,
         "spacing_mm": list(spacing),
-        "bootstrap": {"over": "patients", "rounds": len(bootstrap.weights), "seed": seed, "level": 0.95},
+        "bootstrap": {"over": "patients", "rounds": len(bootstrap.weights), "seed": int(seed), "level": 0.95},
     }
     data = summarise(outcome, priors, bootstrap, STAGES) | {"name": name, "subset": subset, "rules": rules}
     return Report(data, outcome, bootstrap)

@@ -145,6 +145,8 @@ def _subset(args: argparse.Namespace) -> str | None:
 
 
 def _triple(text: str | None, option: str) -> tuple[float, float, float] | None:
+    from reasonknee_hf.bench.boxes import check_sizes
+
     if text is None:
         return None
     try:
@@ -153,6 +155,7 @@ def _triple(text: str | None, option: str) -> tuple[float, float, float] | None:
         raise OptionError(
             f"{option} takes three numbers with commas, as 160,384,384, not {text!r}."
         ) from None
+    check_sizes(option, (first, second, third))
     return first, second, third
 
 
@@ -161,6 +164,8 @@ def _reading_options(args: argparse.Namespace) -> dict[str, Any]:
     from reasonknee_hf.bench.boxes import OAI_DESS_SPACING
 
     shape = _triple(args.volume_shape, "--volume-shape")
+    if shape is not None and any(size % 1 for size in shape):
+        raise OptionError(f"--volume-shape takes whole numbers of voxels, not {args.volume_shape!r}.")
     return {
         "convention": BoxConvention(
             ends=args.box_ends,
@@ -187,9 +192,10 @@ def _score(args: argparse.Namespace) -> int:
     if len(runs) > 1 and args.eval_results:
         raise OptionError("--eval-results is for one run; score the setting that you report alone.")
     _check_targets(args, runs)
+    reading = _reading_options(args)
     references = read_references(_rows(args))
     priors = _read_priors(args)
-    options = _reading_options(args) | {
+    options = reading | {
         "priors": priors,
         "rounds": args.rounds,
         "seed": args.seed,
@@ -327,12 +333,13 @@ def _item(args: argparse.Namespace) -> int:
 
     if args.out:
         check_picture(args.out)
+    reading = _reading_options(args)
     row = next((row for row in _rows(args) if row["id"] == args.id), None)
     if row is None:
         raise OptionError(
             f"No item {args.id!r} among the chosen rows. Ids are PATIENT_VISIT_STUDY_SERIES_SIDE_QUESTION."
         )
-    report = score(args.predictions, [row], rounds=0, subset=_subset(args), **_reading_options(args))
+    report = score(args.predictions, [row], rounds=0, subset=_subset(args), **reading)
     print(item_text(row, report))
     if args.out:
         _draw(args, row)

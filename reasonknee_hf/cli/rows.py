@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from reasonknee_hf.cli.common import add_source_options, source_options
+from reasonknee_hf.errors import OptionError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,8 @@ def json_rows(
     config: str, split: str, limit: int | None, options: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Rows of one split as plain JSON values: class labels by name, volumes and masks by path."""
+    if limit is not None and limit < 0:
+        raise OptionError(f"--limit is a number of rows, 0 or more, not {limit}.")
     import datasets
 
     from reasonknee_hf.loading import load_dataset
