@@ -93,6 +93,10 @@ def test_label_boxes(mask):
     assert label_boxes(np.asfortranarray(mask).transpose(2, 0, 1)) == {
         label: [*box[4:], *box[:4]] for label, box in expected.items()
     }
+    stray = np.where(mask == 255, np.uint32(2**32 - 1), mask)
+    assert label_boxes(stray) == {
+        2**32 - 1 if label == 255 else label: box for label, box in expected.items()
+    }
 
 
 class TestQuestionLabels:

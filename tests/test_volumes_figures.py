@@ -84,6 +84,15 @@ def test_structures_are_ranked_around_the_box(picture, labels):
     assert scene(picture, labels).names == {5: "patella lateral", 9: "tibia", 200: "200"}
 
 
+def test_one_huge_stray_label_costs_no_more_than_others(picture, labels):
+    array = labels.nifti.get_fdata().astype("u4")
+    array[0, 0, 0] = 2**32 - 1
+    stray = KneeVolume(None, gzip_bytes(array), mask=True)
+    shown = scene(picture, stray)
+    assert shown.ranked_ids() == [*scene(picture, labels).ranked_ids(), 2**32 - 1]
+    assert set(shown.names) == {5, 9, 200, 2**32 - 1}
+
+
 def test_a_mask_on_another_grid_is_brought_onto_the_image(picture, labels):
     flipped = KneeVolume(
         None, gzip_bytes(labels.nifti.get_fdata().astype("u1")[:, ::-1], _flipped()), mask=True

@@ -138,16 +138,21 @@ def label_boxes(mask: npt.NDArray[Any]) -> dict[int, list[int]]:
     if around is None:
         return boxes
     labelled = mask[box_slices(around)]  # mostly a small part, and counting costs by the voxel
+    ids = None
+    if labelled.dtype.itemsize > 2:  # one stray label may be in the billions: no table goes up to it
+        ids, ranks = np.unique(labelled, return_inverse=True)
+        labelled = ranks.reshape(labelled.shape)
     top = int(labelled.max()) + 1
     for axis in range(3):
         present = np.zeros((labelled.shape[axis], top), dtype=bool)
         for index in range(labelled.shape[axis]):
             plane = labelled[(slice(None),) * axis + (index,)].ravel(order="K")
             present[index] = np.bincount(plane, minlength=top) > 0
-        for label in np.flatnonzero(present.any(axis=0)):
+        for rank in np.flatnonzero(present.any(axis=0)):
+            label = int(rank if ids is None else ids[rank])
             if label:
-                where = np.flatnonzero(present[:, label]) + around[2 * axis]
-                boxes.setdefault(int(label), []).extend((int(where[0]), int(where[-1])))
+                where = np.flatnonzero(present[:, rank]) + around[2 * axis]
+                boxes.setdefault(label, []).extend((int(where[0]), int(where[-1])))
     return boxes
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from reasonknee_hf.volumes import boxes, views
 from reasonknee_hf.volumes import grid as grids
+from reasonknee_hf.volumes.structures import label_counts
 from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.voxels import Array
 
@@ -86,9 +87,9 @@ class Scene:
             shape = self.array.shape
             grown = boxes.grow_box(self.box, margin_mm, self.spacing, (shape[0], shape[1], shape[2]))
             region = region[boxes.box_slices(grown)]
-        counts = np.bincount(region.reshape(-1))
-        counts[0] = 0
-        return [int(number) for number in np.argsort(-counts, kind="stable") if counts[number] > 0]
+        found, counts = label_counts(region)
+        ranked = found[np.argsort(-counts, kind="stable")]
+        return [int(number) for number in ranked if number != 0]
 
     def _cut(self, array: Array, plane: int, index: int) -> Array:
         _, axis, rows, columns, _ = PLANES[plane]
