@@ -463,6 +463,25 @@ def test_labels_structures_and_boxes():
         mask.structure("fibula")
     with pytest.raises(OptionError, match="not a mask"):
         KneeVolume(None, gzip_bytes(label_mask())).labels()
+    for number in (np.uint8(77), np.int64(77)):
+        np.testing.assert_array_equal(mask.structure(number), mask.structure(77))
+    for nothing in (77.0, None, ["medial meniscus"]):
+        with pytest.raises(OptionError, match="a name or a whole number, not"):
+            mask.structure(nothing)
+
+
+def test_paths_and_buffers_of_any_kind(tmp_path):
+    path = write(tmp_path / "a.nii.gz", voxels())
+    volume = KneeVolume(path, label="row 1")
+    assert volume.storage == {"bytes": None, "path": str(path)}
+    np.testing.assert_array_equal(volume.array(), slice_first(voxels()))
+    for kind in (bytes, bytearray, memoryview):
+        volume = KneeVolume(None, kind(path.read_bytes()))
+        np.testing.assert_array_equal(volume.array(), slice_first(voxels()))
+        assert type(pickle.loads(pickle.dumps(volume)).storage["bytes"]) is bytes
+    for wrong in ((path.read_bytes(),), (3,), (None, "text"), (None, 3), (None, [1, 2]), (None, None)):
+        with pytest.raises(OptionError, match=r"of a volume cannot be|needs a path or bytes"):
+            KneeVolume(*wrong)
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import ItemsView, Iterator, KeysView, Mapping
 from typing import Any, TypeVar
 
+from reasonknee_hf.errors import OptionError
+
 Self = TypeVar("Self", bound="ReadsAsStored")
+
+
+def storable(path: object, data: object) -> tuple[str | None, bytes | None]:
+    """Path and bytes of a volume in the types that an Arrow column stores.
+
+    Args:
+        path: text or a path object, or None.
+        data: bytes or any buffer of them, or None.
+
+    Raises:
+        OptionError: neither is given, or something else.
+    """
+    if isinstance(path, os.PathLike):
+        path = os.fspath(path)
+    if data is not None and not isinstance(data, bytes):
+        try:
+            data = bytes(memoryview(data))  # type: ignore[arg-type]
+        except TypeError:
+            raise OptionError(f"the bytes of a volume cannot be {type(data).__name__}") from None
+    if not isinstance(path, str | None):
+        raise OptionError(f"the path of a volume cannot be {type(path).__name__}; give bytes as data=")
+    if path is None and data is None:
+        raise OptionError("a volume needs a path or bytes")
+    return path, data
 
 
 class ReadsAsStored:

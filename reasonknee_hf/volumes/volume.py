@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from reasonknee_hf.volumes import grid as grids
 from reasonknee_hf.volumes.cache import Decoded, volume_cache
 from reasonknee_hf.volumes.header import Affine, NiftiHeader
 from reasonknee_hf.volumes.naming import NamedErrors
-from reasonknee_hf.volumes.storage import ReadsAsStored
-from reasonknee_hf.volumes.structures import structure_id
+from reasonknee_hf.volumes.storage import ReadsAsStored, storable
+from reasonknee_hf.volumes.structures import label_counts, structure_id
 from reasonknee_hf.volumes.voxels import Array
 
 logger = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ class KneeVolume(ReadsAsStored):
     path (or bytes), never with voxels.
 
     Args:
-        path: local path or any URL that fsspec opens; None where only bytes are known.
-        data: the bytes of the file, used instead of `path`.
+        path: local path, as text or a path object, or any URL that fsspec opens; None where only bytes are known.
+        data: the bytes of the file (or a buffer, which is copied), used instead of `path`.
         mask: voxels are labels: integers, checked.
         label: what to call the volume in errors, such as the row's id.
         labels: names of structures and their ids, for masks.
@@ -48,19 +49,16 @@ class KneeVolume(ReadsAsStored):
 
     def __init__(
         self,
-        path: str | None,
-        data: bytes | None = None,
+        path: str | os.PathLike[str] | None,
+        data: bytes | bytearray | memoryview | None = None,
         *,
         mask: bool = False,
         label: str | None = None,
         labels: Mapping[str, int] | None = None,
     ) -> None:
-        if path is None and data is None:
-            raise OptionError("a volume needs a path or bytes")
-        self.path = path
+        self.path, self._data = storable(path, data)
         self.mask = mask
         self.label = label
-        self._data = data
         self._names = labels
         self._codes: str | None = None  # wanted axis codes; None is slice-first
         self._assumed: str | None = None  # axis codes of the file, where the file itself does not tell
@@ -134,20 +132,15 @@ class KneeVolume(ReadsAsStored):
 
         Published boxes are slice-first; `oriented_box` moves one into the new order.
         """
-        moved = self._copy()
-        moved._codes = orientation.check_codes(codes)
-        return moved
+        return self._copy(_codes=orientation.check_codes(codes))
 
     def assume(self, codes: str) -> KneeVolume:
         """The same volume, with axis codes of the file if its header states none, else unchanged."""
-        told = self._copy()
-        told._assumed = orientation.check_codes(codes)
-        return told
+        return self._copy(_assumed=orientation.check_codes(codes))
 
     def oriented_box(self, box: boxes.Box) -> list[int]:
         """A published (slice-first) box in the axis order of this volume."""
-        published = self._copy()
-        published._codes = None
+        published = self._copy(_codes=None)
         return boxes.move_box(box, orientation.reorder(published.axcodes, self.axcodes), published.shape)
 
     def slice_first_box(self, box: boxes.Box) -> list[int]:
@@ -286,10 +279,8 @@ class KneeVolume(ReadsAsStored):
         """The ids in a mask, without background 0, each with its name, or itself where it has none."""
         with self._named_errors():
             self._demand_mask()
-        array = self._decoded().array
+        found, _ = label_counts(self._decoded().array)
         names = {number: name for name, number in (self._names or {}).items()}
-        counts = np.bincount(array.reshape(-1, order="F")) if array.dtype.itemsize == 1 else None
-        found = np.unique(array) if counts is None else np.flatnonzero(counts)
         return {int(number): names.get(int(number), int(number)) for number in found if number != 0}
 
     def structure(self, name: str | int) -> Array:
@@ -332,9 +323,9 @@ class KneeVolume(ReadsAsStored):
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _copy(self) -> KneeVolume:
+    def _copy(self, **changes: Any) -> KneeVolume:
         other = KneeVolume.__new__(KneeVolume)
-        other.__dict__.update(self.__dict__)
+        other.__dict__.update(self.__dict__ | changes)
         return other
 
     def _demand_mask(self) -> None:
