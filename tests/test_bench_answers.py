@@ -104,6 +104,8 @@ def test_free_digits_are_read_only_when_asked_for():
         assert guessed.grades.get("grade") == grade
         assert guessed.repairs == ([] if grade is None else ["free_digits"])
     assert read_answer("Grade 7", question, free_digits=True).reason == "out_of_range"
+    assert read_answer(f"Grade {'7' * 5000}", question, free_digits=True).reason == "out_of_range"
+    assert read_answer(f"Grade 2, grade {'7' * 5000}", question, free_digits=True).reason == "no_object"
     assert read_answer("Grade 2", QUESTIONS[1], free_digits=True).reason == "no_object"
     assert read_answer("Because it measures 2 mm", question, free_digits=True).reason == "no_object"
 

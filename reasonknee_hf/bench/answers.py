@@ -322,7 +322,8 @@ def _read_free(text: str, question: Question) -> Reading:
     attribute = question.attributes[0]
     grade, remark = read_grade(text.strip(), question, attribute)
     if grade is None and remark != "out_of_range":
-        numbers = {int(number) for number in _ONLY_GRADE.findall(text)}
+        # No grade has ten digits, and what has thousands cannot be converted.
+        numbers = {int(number.lstrip("0")[:10] or 0) for number in _ONLY_GRADE.findall(text)}
         if len(numbers) != 1:
             return _invalid("no_object", question)
         grade, remark = read_grade(numbers.pop(), question, attribute)
