@@ -67,4 +67,12 @@ def register_on_import() -> bool:
 def volume_cache_bytes() -> int | None:
     """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes in bytes."""
     value = _text("REASONKNEE_VOLUME_CACHE")
-    return int(value) if value is not None else None
+    if value is None:
+        return None
+    try:
+        size = int(value)
+    except ValueError:
+        size = -1
+    if size < 0:
+        raise OptionError(f"REASONKNEE_VOLUME_CACHE must be a number of bytes, 0 or more, not {value!r}")
+    return size

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from volume_files import PIR, gzip_bytes, voxels, write
 
+from reasonknee_hf.errors import OptionError
 from reasonknee_hf.volumes import cache as cache_module
 from reasonknee_hf.volumes.cache import DEFAULT_BYTES, Decoded, VolumeCache, volume_cache
 from reasonknee_hf.volumes.volume import KneeVolume
@@ -126,6 +127,10 @@ def test_size_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("REASONKNEE_VOLUME_CACHE", "12345")
     assert volume_cache().max_bytes == 12345
     monkeypatch.setattr(cache_module, "_cache", None)
+    for wrong in ("1G", "-5", "1.5", "9" * 5000):
+        monkeypatch.setenv("REASONKNEE_VOLUME_CACHE", wrong)
+        with pytest.raises(OptionError, match="REASONKNEE_VOLUME_CACHE must be a number of bytes"):
+            volume_cache()
 
 
 def test_the_default_holds_a_window_of_four_scans_and_one_ahead():
