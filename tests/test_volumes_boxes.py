@@ -121,6 +121,13 @@ def test_no_box_around_nothing():
     [
         ([0, 1, 0, 1, 0], "six integers"),
         ([0, 1, 0, 1, 0, 1.5], "six integers"),
+        ([0, 1, 0, 1, 0, float("nan")], r"nan\]: six integers"),
+        (np.array([0, 1, 0, 1, 0, np.inf]), r"inf\]: six integers"),
+        ([0, 1, 0, 1, 0, None], r"None\]: six integers"),
+        ([0, 1, 0, 1, 0, "1"], "six integers"),
+        (np.zeros((6, 6)), "six integers"),
+        (None, "box None: six integers"),
+        (3, "box 3: six integers"),
         ([2, 1, 0, 1, 0, 1], "axis 0 the end 1 lies before"),
         ([0, 1, 0, 9, 0, 1], "axis 1 0..9 leaves"),
         ([-1, 1, 0, 1, 0, 1], "axis 0 -1..1 leaves"),

@@ -165,7 +165,30 @@ def test_any_fixed_window(dtype, window, seed):
     np.testing.assert_array_equal(got, exact.astype(np.uint8))
 
 
-@pytest.mark.parametrize("window", ["bone", (5, 5), (9, 1), (1, 2, 3)])
+@pytest.mark.parametrize("given", [[50, 700], np.array([50, 700]), np.array([50.0, 700.0], "f4")], ids=repr)
+def test_a_window_may_be_given_as_any_two_numbers(given):
+    volume = KneeVolume(None, plain_bytes(voxels()))
+    np.testing.assert_array_equal(volume.frames(given), volume.frames((50, 700)))
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        "bone",
+        "12",
+        (5, 5),
+        (9, 1),
+        (1, 2, 3),
+        [5, 5],
+        np.array([9, 1]),
+        np.eye(2),
+        (None, 1),
+        ("a", "b"),
+        None,
+        7,
+    ],
+    ids=repr,
+)
 def test_unknown_windows_name_the_known_ones(window):
     with pytest.raises(OptionError, match="upstream, o1, percentile, header"):
         KneeVolume(None, plain_bytes(voxels())).frames(window)

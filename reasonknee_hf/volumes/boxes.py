@@ -31,10 +31,14 @@ def check_box(box: Box, shape: Shape | None = None) -> list[int]:
         RecordError: not six integers, an end before its start, or a box that leaves the array. A box is never
             clipped.
     """
-    ends = [int(end) for end in box]
-    if len(ends) != 6 or any(given != end for given, end in zip(box, ends, strict=True)):
+    try:
+        given = list(box)
+        ends = [int(end) for end in given]
+    except (TypeError, ValueError, OverflowError):  # not a sequence, or not of numbers, or not of finite ones
+        given, ends = [], []
+    if len(ends) != 6 or given != ends:
         raise RecordError(
-            f"box {list(box)}: six integers are needed, [start_slice, end_slice, x_min, x_max, y_min, y_max]"
+            f"box {box}: six integers are needed, [start_slice, end_slice, x_min, x_max, y_min, y_max]"
         )
     for axis in range(3):
         low, high = ends[2 * axis : 2 * axis + 2]

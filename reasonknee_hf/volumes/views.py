@@ -27,7 +27,7 @@ from reasonknee_hf.volumes.header import NiftiHeader
 from reasonknee_hf.volumes.voxels import Array
 
 Frames = npt.NDArray[np.uint8]
-Window = str | tuple[float, float]
+Window = str | Sequence[float] | npt.NDArray[Any]
 WINDOWS = ("upstream", "o1", "percentile", "header")
 _TILE = 1 << 16  # voxels worked on at a time, so that temporaries stay in the processor's cache
 
@@ -119,7 +119,7 @@ def levels(window: Window, volume: Array, chosen: Array, header: NiftiHeader) ->
     """Turns a window's name into numbers.
 
     Args:
-        window: one of `WINDOWS`, or the lowest and highest voxel value to tell apart.
+        window: one of `WINDOWS`, or the lowest and highest voxel value to tell apart, in any sequence.
         volume: the whole volume.
         chosen: the slices that are shown.
         header: header of the file.
@@ -127,26 +127,39 @@ def levels(window: Window, volume: Array, chosen: Array, header: NiftiHeader) ->
     Raises:
         OptionError: an unknown window, an empty one, or `"header"` for a file that proposes none.
     """
-    if window == "upstream":
+    name = window if isinstance(window, str) else ""
+    edges = _given_edges(window)
+    if edges is not None:
+        least, most = edges
+    elif name == "upstream":
         low, high = (np.clip(edge, 0, 400).astype(np.float64) for edge in _slice_edges(chosen))
         return _levels(0.0, 400.0, low, high)
-    if window == "o1":
+    elif name == "o1":
         low, high = (edge.astype(np.float64) for edge in _slice_edges(volume))
         low, high = low.min(keepdims=True), high.max(keepdims=True)
         return _levels(0.0, 400.0, low, high, inside=bool(low[0] <= 400 and high[0] >= 0))
-    if window == "percentile":
+    elif name == "percentile":
         least, most = _percentiles(volume, 1, 99)
-    elif window == "header":
+    elif name == "header":
         least, most = header.cal_min, header.cal_max
         if not least < most:
             raise OptionError("the header of this file proposes no window; use another one")
-    elif isinstance(window, tuple) and len(window) == 2 and window[0] < window[1]:
-        least, most = float(window[0]), float(window[1])
     else:
         raise OptionError(
             f"unknown window {window!r}: use {', '.join(WINDOWS)} or (low, high) with low < high"
         )
     return _levels(least, most, np.array([least]), np.array([most]))
+
+
+def _given_edges(window: Window) -> tuple[float, float] | None:
+    """The two edges of a window that is given by numbers; None for a name, and for what is no window."""
+    if isinstance(window, str):
+        return None
+    try:
+        low, high = (float(edge) for edge in window)
+    except (TypeError, ValueError):
+        return None
+    return (low, high) if low < high else None
 
 
 def _levels(low: float, high: float, base: Array, top: Array, inside: bool = True) -> Levels:

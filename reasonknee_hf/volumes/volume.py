@@ -259,7 +259,7 @@ class KneeVolume(ReadsAsStored):
             uint8 array `(n, x, y)`: rows run along axis 1 of `array()`, columns along axis 2, as published.
         """
         array = self.array()
-        if window == "o1" and n is None and around is None:
+        if isinstance(window, str) and window == "o1" and n is None and around is None:
             indices = views.o1_indices(len(array))
         else:
             indices = self.slice_indices(n, around=around, consecutive=consecutive)
