@@ -165,7 +165,7 @@ def test_targets_are_checked_before_the_references_are_read(option, predictions,
     kept.write_text("mine")
     call = ["bench", "score", str(predictions), "--source", str(tmp_path / "nowhere"), option]
     assert main([*call, str(tmp_path)]) == 1
-    assert "directory" in capsys.readouterr().err
+    assert "Is a directory" in capsys.readouterr().err
     if option != "--plot":  # one that could be written is as it was
         assert main([*call, str(kept)]) == main([*call, str(tmp_path / "new" / "x.json")]) == 1
         assert "nowhere" in capsys.readouterr().err
