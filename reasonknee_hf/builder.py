@@ -14,6 +14,7 @@ import datasets
 
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.opening import open_release
+from reasonknee_hf.prepared import PreparedInfo
 from reasonknee_hf.release import Release
 from reasonknee_hf.release.faults import FaultLog
 from reasonknee_hf.release.joining import RowOptions
@@ -225,6 +226,11 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         # A prepared dataset remembers the stock feature type; in this process volumes are lazy.
         self.info.features = self._info().features
         return super().as_dataset(split=split, **kwargs)
+
+    def _as_dataset(self, *args: Any, **kwargs: Any) -> datasets.Dataset:
+        dataset = super()._as_dataset(*args, **kwargs)
+        dataset._info = PreparedInfo(dataset.info, self.cache_dir)
+        return dataset
 
     def _check_split(self, split: Any) -> None:
         """Refuses a plain unknown split name early; slices and sums are left to `datasets`."""

@@ -119,8 +119,44 @@ def test_map_style_equals_the_stream(tmp_path):
     again = reasonknee_hf.load_dataset("full", **options)  # from the cache, without features of its own
     for ds in (prepared, again):
         assert type(ds[0]["image"]).__name__ == "KneeVolume"
+        assert ds[0]["image"].label == ds[0]["id"]
         assert [plain(row) for row in ds] == stream
         assert ds.features == datasets.load_dataset("reasonknee", streaming=True, **options).features
+
+
+def one_more(row):
+    return {"n": 1}
+
+
+def lengths(batch):
+    return {"n": [len(prompt) for prompt in batch["prompt"]]}
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda ds: ds.map(one_more),
+        lambda ds: ds.map(lengths, batched=True),
+        lambda ds: ds.map(one_more, num_proc=2),
+        lambda ds: ds.map(one_more).filter(lambda row: row["n"] == 1).rename_column("n", "m"),
+        lambda ds: ds.select(range(70)).map(one_more),
+        lambda ds: ds.train_test_split(0.5, seed=1)["train"].map(one_more),
+        lambda ds: ds.sort("question_id").flatten_indices(),
+        lambda ds: pickle.loads(pickle.dumps(ds)).map(one_more),
+        lambda ds: datasets.concatenate_datasets([ds, ds]).map(one_more),
+        lambda ds: datasets.DatasetDict({"train": ds}).map(one_more)["train"],
+    ],
+)
+def test_volumes_stay_lazy_when_a_transform_comes_from_the_cache(tmp_path, transform):
+    def again():
+        ds = reasonknee_hf.load_dataset("full", split="train", source="sample", cache_dir=str(tmp_path))
+        return transform(ds)
+
+    first, second = again(), again()
+    for ds in (first, second):
+        assert type(ds[0]["image"]).__name__ == "KneeVolume"
+        assert ds[0]["mask"].structure("medial meniscus").any()
+    assert [plain(row) for row in first] == [plain(row) for row in second]
 
 
 def test_names_of_configs_and_splits():

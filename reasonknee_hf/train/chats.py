@@ -172,7 +172,8 @@ def row_volume(row: Mapping[str, Any]) -> KneeVolume:
     if not isinstance(volume, KneeVolume):
         raise OptionError(
             f"{name_of(row)}: its image is a {type(volume).__name__}, not a KneeVolume. Pass rows as"
-            " load_dataset gives them, without cast_column and without a torch or numpy format"
+            " load_dataset gives them, without a torch or numpy format; for a dataset that was read back from"
+            " disk, call cast_column('image', reasonknee_hf.VolumeFeature()) first"
         )
     return volume
 
