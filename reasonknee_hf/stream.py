@@ -13,7 +13,6 @@ from dataclasses import asdict
 from functools import lru_cache
 from hashlib import sha256
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -21,6 +20,7 @@ import numpy as np
 from datasets.iterable_dataset import ExamplesIterable
 
 from reasonknee_hf.errors import OptionError, StateError
+from reasonknee_hf.prepared import fault_logs
 from reasonknee_hf.release.faults import FaultLog, Report
 from reasonknee_hf.release.quintuples import Passed, Place, Quintuples
 from reasonknee_hf.volumes.prefetch import prefetched
@@ -174,25 +174,41 @@ def _volumes(image: str | None, mask: str | None) -> tuple[KneeVolume, ...]:
     return tuple(KneeVolume(path, mask=is_mask) for path, is_mask in given if path is not None)
 
 
-def report(dataset: datasets.Dataset | datasets.IterableDataset) -> Report:
-    """What `on_error="skip"` left out of a dataset and `on_error="null"` emptied, so far.
+def report(
+    dataset: datasets.Dataset
+    | datasets.IterableDataset
+    | datasets.DatasetDict
+    | datasets.IterableDatasetDict,
+) -> Report:
+    """What `on_error="skip"` left out and `on_error="null"` emptied, so far, in the splits that a dataset came from.
 
     Args:
-        dataset: A stream of ours, also one that has been mapped, filtered or split among ranks, or a prepared dataset.
+        dataset: A stream of ours, also one that has been mapped, filtered, split among ranks or put together with
+            others; a prepared dataset, also a mapped one or a part of it; or a dict of either.
 
     Raises:
-        OptionError: The dataset does not come from this package.
+        OptionError: The dataset does not come from this package, or nothing tells where its rows were prepared: it was
+            put together of several prepared ones, or read by `load_from_disk`.
     """
-    if isinstance(dataset, datasets.Dataset):
-        folders = {str(Path(file["filename"]).parent) for file in dataset.cache_files}
-        splits = [name for name in dataset.info.splits or () if dataset.split in (None, name)]
-        logs = [FaultLog(f"{folder}/{split}") for folder in sorted(folders) for split in splits]
-        return Report(tuple(dict.fromkeys(fault for log in logs for fault in log.report().faults)))
-    iterable = dataset._ex_iterable
-    while not isinstance(iterable, RowsIterable):
-        iterable = getattr(iterable, "ex_iterable", None)
-        if iterable is None:
+    if isinstance(dataset, dict):
+        faults = [fault for part in dataset.values() for fault in report(part).faults]
+    else:
+        prepared = isinstance(dataset, datasets.Dataset)
+        logs = fault_logs(dataset) if prepared else list(_fault_logs(dataset._ex_iterable))
+        if not logs:
             raise OptionError(
-                "report() takes a dataset that reasonknee_hf loaded; this one holds none of its rows."
+                "report() takes what reasonknee_hf loaded; nothing tells where the rows of this stream come from."
             )
-    return iterable.rows.faults.report()
+        faults = [fault for log in logs for fault in log.report().faults]
+    return Report(tuple(dict.fromkeys(faults)))
+
+
+def _fault_logs(iterable: Any) -> Iterator[FaultLog]:
+    """The logs of all our iterables that a chain of iterables begins with."""
+    if isinstance(iterable, RowsIterable):
+        yield iterable.rows.faults
+    elif (source := getattr(iterable, "ex_iterable", None)) is not None:
+        yield from _fault_logs(source)
+    else:
+        for source in getattr(iterable, "ex_iterables", ()):
+            yield from _fault_logs(source)

@@ -235,6 +235,52 @@ class TestReports:
         )
         assert not reasonknee_hf.report(again)
 
+    def test_parts_and_sums_of_prepared_splits(self, damaged, tmp_path):
+        root, *_ = damaged
+
+        def prepared(split, **options):
+            return reasonknee_hf.load_dataset(
+                "full", split=split, source=str(root), on_error="skip", cache_dir=str(tmp_path), **options
+            )
+
+        train, test = prepared("train"), prepared("test")
+        expected = reasonknee_hf.report(train)
+        assert expected.counts == {"skipped": 2 * 62}
+        same = [
+            prepared("train[10%:90%]"),
+            prepared("test+train"),
+            prepared("train", keep_in_memory=True),
+            train.map(lambda row: {"n": 1}, keep_in_memory=True),
+            train.train_test_split(0.5)["test"],
+            train.shuffle(seed=1).select(range(9)),
+        ]
+        assert [reasonknee_hf.report(ds) for ds in same] == [expected] * len(same)
+        assert not reasonknee_hf.report(test)
+        everything = reasonknee_hf.report(prepared(None))
+        assert {*everything.faults} > {*expected.faults}
+        assert reasonknee_hf.report(prepared("train+validation+test")) == everything
+        train.save_to_disk(str(tmp_path / "saved"))
+        unknown = [
+            datasets.load_from_disk(str(tmp_path / "saved")),
+            datasets.concatenate_datasets([train, test]),
+            datasets.Dataset.from_dict({"a": [1]}),
+        ]
+        for ds in unknown:
+            with pytest.raises(errors.OptionError, match="load_dataset"):
+                reasonknee_hf.report(ds)
+
+    def test_streams_that_were_put_together(self, damaged, sample_dir):
+        root, *_ = damaged
+        ours, clean = rows(root, on_error="skip"), rows(sample_dir, on_error="skip")
+        together = [
+            datasets.concatenate_datasets([clean, ours]).map(lambda row: row),
+            datasets.interleave_datasets([clean, ours], stopping_strategy="all_exhausted"),
+            datasets.IterableDatasetDict({"clean": clean, "ours": ours}),
+        ]
+        list(ours)
+        assert [reasonknee_hf.report(ds) for ds in together] == [reasonknee_hf.report(ours)] * 3
+        assert reasonknee_hf.report(ours).counts == {"skipped": 2 * 62}
+
     def test_scans(self, damaged):
         root, absent, cut = damaged
         ds = reasonknee_hf.load_dataset(
