@@ -8,9 +8,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from operator import index
 from typing import Any
 
 import datasets
+import numpy as np
 
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.opening import open_release
@@ -18,7 +20,7 @@ from reasonknee_hf.prepared import PreparedInfo
 from reasonknee_hf.release import Release
 from reasonknee_hf.release.faults import FaultLog
 from reasonknee_hf.release.joining import RowOptions
-from reasonknee_hf.release.quintuples import Place, Quintuples
+from reasonknee_hf.release.quintuples import Quintuples
 from reasonknee_hf.rows.features import row_features
 from reasonknee_hf.stream import RowStream, row_stream
 from reasonknee_hf.version import __version__
@@ -46,14 +48,16 @@ class ReasonKneeConfig(datasets.BuilderConfig):
             it is touched.
         high_fidelity: Scan ids, or a CSV of them, for the config `high_fidelity`.
         shuffle: Seed of our shuffle: scans are permuted, and rows mixed inside windows of a few scans, so that each
-            volume is decoded once. A pure function of (seed, epoch). Streaming only.
+            volume is decoded once. A pure function of (seed, epoch). `False` is no shuffle. Streaming only.
         window: Number of scans in a window of the shuffle.
         num_shards: What workers and ranks divide among themselves; 24 to 192 by default, by the number of scans.
         equal_steps: `"drop"` or `"pad"`: every shard gives the same number of rows, so that ranks take equal steps; the
-            rest is dropped, or rows of the same shard are repeated. How many is logged. Streaming only.
+            rest is dropped, or rows of the same shard are repeated. How many is logged. Not with `on_error="skip"`.
+            Streaming only.
         balance: `"grades"`: rows of rare grades are repeated inside the windows of the shuffle, by the rule of
             `rows.balance`; the weights are logged. Goes with `shuffle`.
-        start: Number of the first row, found in the row index. Streaming only.
+        start: Number of the first row, found in the row index, in every epoch. Workers and ranks cannot share such a
+            stream. Streaming only.
         prefetch: `False` switches off the background thread that loads the volumes of the next scan, once rows touch
             theirs. Streaming only.
         identity: Set by the builder: what the source was resolved to. It keeps caches of different commits apart.
@@ -112,6 +116,11 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
     def __init__(self, **kwargs: Any) -> None:
         name = kwargs.get("config_name") or self.DEFAULT_CONFIG_NAME
         _check_choice("config", name, list(self.builder_configs))
+        if kwargs.get("shuffle") is False:
+            kwargs["shuffle"] = None
+        for option, least in (("window", 1), ("num_shards", 1), ("shuffle", 0), ("start", 0)):
+            if kwargs.get(option) is not None:
+                kwargs[option] = _whole_number(option, kwargs[option], least)
         options = {
             key: kwargs[key] for key in kwargs if key not in _BUILDER_PARAMETERS and kwargs[key] is not None
         }
@@ -120,10 +129,6 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         _check_choice("annotations", options.get("annotations", "all"), ANNOTATIONS)
         _check_choice("on_error", options.get("on_error", "raise"), ON_ERROR)
         _check_choice("equal_steps", options.get("equal_steps", "drop"), EQUAL_STEPS)
-        for option, least in (("window", 1), ("num_shards", 1), ("shuffle", 0), ("start", 0)):
-            value = options.get(option, least)
-            if not isinstance(value, int) or value < least:
-                raise OptionError(f"{option}={value!r}: a whole number of at least {least} is needed.")
         _check_choice("prefetch", options.get("prefetch", True), (True, False))
         _check_choice("balance", options.get("balance", "grades"), BALANCES)
         if "balance" in options and ("shuffle" not in options or name in ("bench", "scans")):
@@ -134,6 +139,11 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         if name == "bench" and options.get("equal_steps") == "pad":
             raise OptionError(
                 "equal_steps='pad' repeats rows, which would count twice: it is not for the config bench."
+            )
+        if "equal_steps" in options and options.get("on_error") == "skip":
+            raise OptionError(
+                "equal_steps= counts rows before on_error='skip' leaves some out, so that ranks would wait for"
+                " each other. Pass on_error='null', which keeps every row."
             )
         release = open_release(
             options.get("source"),
@@ -182,7 +192,9 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         options = RowOptions(self.config.name, **{name: getattr(self.config, name) for name in names})
         # What a prepared dataset met is found by its folder, by any process and at any time.
         faults = {"faults": FaultLog(f"{self._prepared_in}/{split}")} if self._prepared_in else {}
-        return Quintuples(self.release, split, options, prefetch=self.config.prefetch is not False, **faults)
+        return Quintuples(
+            self.release, split, options, prefetch=self.config.prefetch in (None, True), **faults
+        )
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
         generators = []
@@ -199,7 +211,10 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
 
     def _as_streaming_dataset_single(self, split_generator: datasets.SplitGenerator) -> RowStream:
         rows: Quintuples = split_generator.gen_kwargs["rows"]
-        return row_stream(rows, rows.place_of(self.config.start) if self.config.start else Place(), self.info)
+        start = self.config.start or 0
+        if start:
+            rows.place_of(start)  # refuses early what is no row
+        return row_stream(rows, start, self.info)
 
     def as_streaming_dataset(self, split: Any = None, base_path: str | None = None) -> Any:
         self._check_split(split)
@@ -237,6 +252,13 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         name = str(split) if split is not None else ""
         if name.isidentifier() and name != "all":
             _check_choice(f"split of config {self.config.name!r}", name, self._splits())
+
+
+def _whole_number(option: str, value: Any, least: int) -> int:
+    """An option as a plain number; numpy's are taken too, truth values are not."""
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") or index(value) < least:
+        raise OptionError(f"{option}={value!r}: a whole number of at least {least} is needed.")
+    return index(value)
 
 
 def _check_choice(what: str, value: object, valid: Sequence[object]) -> None:

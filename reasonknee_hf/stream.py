@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from inspect import signature
 from typing import Any
@@ -46,7 +46,7 @@ class RowStream(datasets.IterableDataset):
         self._state_dict = deepcopy(state_dict)
 
 
-def row_stream(rows: Quintuples, start: Place, info: datasets.DatasetInfo) -> RowStream:
+def row_stream(rows: Quintuples, start: int, info: datasets.DatasetInfo) -> RowStream:
     """The stream of a split. `set_epoch` reaches our shuffle on every version of `datasets`."""
     iterable = RowsIterable(rows, rows.shards(), start=start)
     options: dict[str, Any] = {}
@@ -69,29 +69,32 @@ class RowsIterable(ExamplesIterable):
         rows: The split.
         shards: Names of the shards, in the order in which they are read.
         epoch: Tells the shuffle of this epoch from others.
-        start: Where to begin when no state has been loaded.
+        start: Number of the row to begin with when no state has been loaded.
     """
 
-    def __init__(
-        self, rows: Quintuples, shards: Sequence[str], epoch: int = 0, start: Place | None = None
-    ) -> None:
+    def __init__(self, rows: Quintuples, shards: Sequence[str], epoch: int = 0, start: int = 0) -> None:
         super().__init__(rows.read, {"shards": list(shards)})
         self.rows = rows
         self.shards = list(shards)
         self.epoch = epoch
-        self.start = start or Place()
+        self.start = start
 
     def _init_state_dict(self) -> dict[str, Any]:
         self._state_dict = {
             "type": type(self).__name__,
             "version": STATE_VERSION,
             "setup": self._setup(),
-            "place": self.start._asdict(),
+            "place": self._first._asdict(),
         }
         return self._state_dict
 
+    @cached_property
+    def _first(self) -> Place:
+        """Where to begin when no state has been loaded: in another place in each epoch."""
+        return self.rows.place_of(self.start, self.shards, self.epoch) if self.start else Place()
+
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        place = self.start if self._state_dict is None else self._loaded_place()
+        place = self._first if self._state_dict is None else self._loaded_place()
         rows = self.rows.read(self.shards, self.epoch, place)
         if self.rows.prefetch:
             rows = prefetched(rows, volumes=_volumes_of, on_touch=True)
@@ -113,7 +116,7 @@ class RowsIterable(ExamplesIterable):
                 "version of reasonknee_hf that saved it."
             )
         ours, place = self._setup(), Place(**deepcopy(state["place"]))
-        if place == self.start:
+        if place == self._first:
             # Nothing was read: the state may have been taken before the shards were divided among the workers.
             del ours["shards"]
         differing = [
@@ -146,12 +149,22 @@ class RowsIterable(ExamplesIterable):
         if self.rows.options.shuffle is not None:
             return RowsIterable(self.rows, self.shards, int(draw.integers(1 << 62)), self.start)
         shards = [self.shards[position] for position in draw.permutation(len(self.shards))]
-        return RowsIterable(self.rows, shards, self.epoch)
+        return RowsIterable(self.rows, shards, self.epoch, self.start)
 
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> RowsIterable:
-        """Every `num_shards`-th shard, or a stretch of them."""
+        """Every `num_shards`-th shard, or a stretch of them.
+
+        Raises:
+            OptionError: The stream begins at a row, and is to be divided.
+        """
+        if self.start and num_shards > 1:
+            raise OptionError(
+                f"start={self.start} counts the rows of the whole stream, which is to be divided into {num_shards}"
+                " parts for workers, ranks or a buffer of shuffled rows. Read it in one process and shuffle with"
+                " shuffle=, or leave start= out and load a state."
+            )
         chosen = self.split_shard_indices_by_worker(num_shards, index, contiguous=contiguous)
-        return RowsIterable(self.rows, [self.shards[position] for position in chosen], self.epoch)
+        return RowsIterable(self.rows, [self.shards[position] for position in chosen], self.epoch, self.start)
 
     def reshard_data_sources(self) -> RowsIterable:
         """The same: there are enough shards from the start."""

@@ -10,6 +10,7 @@ import pytest
 from support import text_release
 
 import reasonknee_hf
+from reasonknee_hf.errors import OptionError
 
 torch = pytest.importorskip("torch")
 
@@ -56,6 +57,15 @@ def test_eight_workers_divide_the_rows(release, shuffle):
     owners = {}
     for worker, row in pairs:
         assert owners.setdefault(row.split("_")[0], worker) == worker
+
+
+@pytest.mark.parametrize("shuffle", [None, 1])
+def test_one_worker_begins_at_the_start_and_several_refuse(release, shuffle):
+    ds = stream(release, shuffle=shuffle, start=345)
+    expected = [row["id"] for row in stream(release, shuffle=shuffle)][345:]
+    assert [row for _, row in chain.from_iterable(loader(ds, num_workers=1))] == expected
+    with pytest.raises(OptionError, match="start=345"):
+        list(loader(ds, num_workers=2))
 
 
 def test_the_epoch_reaches_persistent_workers(release):

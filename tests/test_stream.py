@@ -6,9 +6,12 @@ import json
 import pickle
 import random
 from collections import Counter
+from inspect import signature
 from itertools import chain, islice
 from pathlib import Path
 
+import datasets
+import numpy as np
 import pytest
 from datasets.distributed import split_dataset_by_node
 from support import text_release
@@ -40,6 +43,11 @@ def release_of(root, like, records):
     (root / "data/generate_data").mkdir()
     (root / "data/generate_data/train.json").write_text(json.dumps(records))
     return root
+
+
+WITHOUT_BUFFER = {"buffer_size": 1}
+if "max_buffer_input_shards" in signature(datasets.IterableDataset.shuffle).parameters:
+    WITHOUT_BUFFER["max_buffer_input_shards"] = 1
 
 
 def ids(rows):
@@ -133,11 +141,63 @@ class TestOrder:
             assert ids(stream(root, start=start)) == expected[start:]
 
     @pytest.mark.parametrize(
-        "options", [{"window": 0}, {"num_shards": 0}, {"shuffle": -1}, {"equal_steps": "stop"}]
+        "options", [{}, {"shuffle": 5}, {"shuffle": 5, "equal_steps": "drop", "num_shards": 6}]
+    )
+    def test_start_counts_in_the_order_of_the_epoch(self, release, options):
+        def order(ds, epoch):
+            ds.set_epoch(epoch)
+            return ids(ds)
+
+        ds = stream(release, start=345, **options)
+        for epoch in (0, 1, 2):
+            expected = order(stream(release, **options), epoch)[345:]
+            for some in (ds, split_dataset_by_node(ds, 0, 1), ds.shard(1, 0), ds.map(lambda row: row)):
+                assert order(some, epoch) == expected
+
+    @pytest.mark.parametrize("in_order", [True, False])
+    def test_start_holds_in_another_order_of_shards(self, release, tmp_path, in_order):
+        if not in_order:
+            records = json.loads(Path(release, "data/generate_data/train.json").read_text())
+            random.Random(0).shuffle(records)
+            release = str(release_of(tmp_path, release, records))
+
+        def mixed(**options):
+            return ids(stream(release, **options).shuffle(seed=3, **WITHOUT_BUFFER))
+
+        expected = mixed()
+        assert expected != ids(stream(release))
+        for start in (1, 100, 345, ROWS - 1):
+            assert mixed(start=start) == expected[start:]
+
+    def test_ranks_cannot_share_a_start(self, release):
+        ds = stream(release, start=345)
+        with pytest.raises(OptionError, match="start=345"):
+            ds.shard(2, 0)
+        with pytest.raises(OptionError, match="start=345"):
+            next(iter(split_dataset_by_node(ds, 0, 2)))
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"window": 0},
+            {"num_shards": 0},
+            {"num_shards": True},
+            {"shuffle": -1},
+            {"shuffle": True},
+            {"shuffle": 1.0},
+            {"start": True},
+            {"start": np.bool_(True)},
+            {"equal_steps": "stop"},
+            {"equal_steps": "drop", "on_error": "skip"},
+        ],
     )
     def test_values_that_make_no_sense(self, release, options):
         with pytest.raises(OptionError, match=next(iter(options))):
             stream(release, **options)
+
+    def test_no_shuffle_and_numbers_of_numpy(self, release, published):
+        assert ids(stream(release, shuffle=False)) == published
+        assert ids(stream(release, shuffle=np.int64(7))) == ids(stream(release, shuffle=7))
 
     def test_orders_are_for_streams(self, release, tmp_path):
         with pytest.raises(OptionError, match="streaming=True"):
@@ -215,6 +275,50 @@ class TestEqualSteps:
     def test_more_shards_than_scans_is_refused(self, release):
         with pytest.raises(OptionError, match="num_shards"):
             list(stream(release, equal_steps="drop", num_shards=SCANS * 4))
+
+
+class TestScans:
+    """The config without questions has the same orders."""
+
+    def scans(self, release, **options):
+        return reasonknee_hf.load_dataset(
+            "scans", split="train", streaming=True, source=release, masks=False, **options
+        )
+
+    def ids(self, rows):
+        return [row["scan_id"] for row in rows]
+
+    def test_a_shuffle_is_a_pure_function_of_seed_and_epoch(self, release):
+        published, orders = self.ids(self.scans(release)), []
+        for seed, epoch in ((1, 0), (1, 1), (2, 0)):
+            ds, again = self.scans(release, shuffle=seed), self.scans(release, shuffle=seed, num_shards=3)
+            for some in (ds, again):
+                some.set_epoch(epoch)
+            orders.append(self.ids(ds))
+            assert self.ids(again) == orders[-1]
+            assert sorted(orders[-1]) == sorted(published)
+        assert len({tuple(order) for order in [*orders, published]}) == 4
+
+    @pytest.mark.parametrize(("how", "each"), [("drop", 3), ("pad", 4)])
+    @pytest.mark.parametrize("shuffle", [None, 4])
+    def test_equal_steps(self, release, how, each, shuffle):
+        ds = self.scans(release, equal_steps=how, shuffle=shuffle, num_shards=4)
+        shards = [self.ids(ds.shard(4, index)) for index in range(4)]
+        assert [len(shard) for shard in shards] == [each] * 4
+        assert len({*chain.from_iterable(shards)}) == min(SCANS, 4 * each)
+        with pytest.raises(OptionError, match="num_shards"):
+            list(self.scans(release, equal_steps=how, num_shards=SCANS + 1))
+
+    @pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"equal_steps": "pad", "num_shards": 4}])
+    def test_start_and_resume(self, release, options):
+        expected = self.ids(self.scans(release, **options))
+        assert self.ids(self.scans(release, start=5, **options)) == expected[5:]
+        for stop in (1, 4, 9):
+            ds = self.scans(release, **options)
+            seen = self.ids(islice(ds, stop))
+            again = self.scans(release, **options)
+            again.load_state_dict(ds.state_dict())
+            assert seen + self.ids(again) == expected
 
 
 def as_it_is(state):

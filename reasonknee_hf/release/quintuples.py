@@ -148,7 +148,7 @@ class Quintuples:
         place = place or Place()
         numbers = [_numbers(shard) for shard in shards]
         if self.options.config == "scans":
-            yield from self._scans(numbers, place)
+            yield from self._scans(epoch, numbers, place)
         else:
             read = self._in_order if self.options.is_published_order else partial(self._indexed, epoch)
             for behind, record in read(numbers, place):
@@ -158,44 +158,47 @@ class Quintuples:
         if self.options.on_error != "raise" and (report := self.faults.report()):
             logger.warning("%s of %s: %s", self.split, self.release.tree.name, report)
 
-    def place_of(self, start: int) -> Place:
-        """The place of row number `start` of the split, found in the row index.
+    def place_of(self, start: int, shards: Sequence[str] | None = None, epoch: int = 0) -> Place:
+        """The place of row number `start`, found in the row index.
+
+        Args:
+            start: Counts from 0 in the order in which rows come.
+            shards: All that [`Quintuples.shards`] gives, in the order in which they are read; by default, in that one.
+            epoch: Tells this epoch's shuffle from others.
 
         Raises:
             OptionError: The split has fewer rows.
         """
-        shards = [_numbers(shard) for shard in self.shards()]
-        if self.options.config == "scans":
-            ends = [share(len(self.release.scans(self.split)), *shard)[1] for shard in shards]
-        elif self.options.is_published_order:
-            return self._published_place(start)
-        else:
-            ends = list(accumulate(self.rows_per_shard()))
-        self._check_start(start, ends[-1])
-        shard = bisect_right(ends, start)
-        return Place(shard, start - (ends[shard - 1] if shard else 0))
+        numbers = [_numbers(shard) for shard in shards or self.shards()]
+        if self.options.is_published_order and self.options.config != "scans":
+            return self._published_place(start, [number for number, _ in numbers])
+        rows = self.rows_per_shard(epoch)
+        return Place(*self._shard_and_row(start, [rows[number] for number, _ in numbers]))
 
-    def _published_place(self, start: int) -> Place:
+    def _published_place(self, start: int, shards: Sequence[int]) -> Place:
         numbers, offsets = self.index.image_numbers, self.index.offsets
         chosen = np.flatnonzero(
             np.isin(numbers, self._chosen_images[0])
         )  # rows of the config, as in the file
-        self._check_start(start, len(chosen))
         # A row belongs to the shard in which the records of its scan begin that lie together with its own.
         runs = np.flatnonzero(np.diff(numbers, prepend=-1))
         heads = offsets[runs[np.searchsorted(runs, chosen, side="right") - 1]]
         borders = [share(self.index.size, *_numbers(shard))[1] for shard in self.shards()]
         owners = np.searchsorted(borders, heads, side="right")
-        shard = int(owners[start])
-        passed = start - int(np.searchsorted(owners, shard))
+        rows = np.bincount(owners, minlength=len(borders))
+        shard, passed = self._shard_and_row(start, rows[shards].tolist())
         if not passed:
             return Place(shard)
-        last = int(chosen[start - 1])
+        last = int(chosen[np.searchsorted(owners, shards[shard]) + passed - 1])
         return Place(shard, passed, self.index.span(last)[1], self.index.images[numbers[last]])
 
-    def _check_start(self, start: int, rows: int) -> None:
-        if not 0 <= start < rows:
-            raise OptionError(f"start={start} is not a row of {self.split}, which has {rows:,} rows.")
+    def _shard_and_row(self, start: int, rows: Sequence[int]) -> tuple[int, int]:
+        """The shard that row number `start` lies in, and how many rows of that shard come before it."""
+        ends = [0, *accumulate(rows)]
+        if not 0 <= start < ends[-1]:
+            raise OptionError(f"start={start} is not a row of {self.split}, which has {ends[-1]:,} rows.")
+        shard = bisect_right(ends, start) - 1
+        return shard, start - ends[shard]
 
     def rows_per_shard(self, epoch: int = 0) -> list[int]:
         """How many rows each shard of the split gives."""
@@ -214,21 +217,31 @@ class Quintuples:
     def _held_by_shards(self, epoch: int) -> list[int]:
         """How many rows each shard of the split has, before steps are made equal."""
         shards = [_numbers(shard) for shard in self.shards()]
+        if self.options.config == "scans":
+            return [
+                high - low for low, high in (share(len(self.release.scans(self.split)), *s) for s in shards)
+            ]
         return [int(self._rows_per_image[self._images_of(*shard, epoch)].sum()) for shard in shards]
 
-    # --- published order -----------------------------------------------------------------------------------------
+    # --- scans ---------------------------------------------------------------------------------------------------
 
     def _scans(
-        self, shards: Sequence[tuple[int, int]], place: Place
+        self, epoch: int, shards: Sequence[tuple[int, int]], place: Place
     ) -> Iterator[tuple[Passed, str, dict[str, Any]]]:
         scans = self.release.scans(self.split)
+        seed = self.options.shuffle
+        order = range(len(scans)) if seed is None else permutation(len(scans), seed, epoch)
+        target = self._equal_rows(epoch) if self.options.equal_steps else None
         for shard in range(place.shard, len(shards)):
             low, high = share(len(scans), *shards[shard])
-            for passed in range(place.row if shard == place.shard else 0, high - low):
-                scan = scans[low + passed]
+            end = high - low if target is None else target
+            for passed in range(place.row if shard == place.shard else 0, end):
+                scan = scans[order[low + passed % (high - low)]]
                 row = self.joiner.scan_row(scan)
                 if row is not None:
                     yield Passed(shard, passed + 1), scan.scan_id, row
+
+    # --- published order -----------------------------------------------------------------------------------------
 
     def _in_order(
         self, shards: Sequence[tuple[int, int]], place: Place
