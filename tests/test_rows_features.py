@@ -211,6 +211,8 @@ def test_formats(tmp_path: Path, kind: str) -> None:
             if expected["bbox"] is not None:
                 assert row["bbox"].tolist() == expected["bbox"]
                 assert "int" in str(row["bbox"].dtype)
+    batch = as_map(tmp_path / "fresh").with_format(kind, columns=["id", "prompt"])[:2]
+    assert list(batch["id"]) == [row["id"] for row in rows()[:2]]
 
 
 def test_what_was_never_there_stays_apart_from_what_was_null(tmp_path: Path) -> None:

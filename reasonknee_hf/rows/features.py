@@ -71,7 +71,8 @@ class RowFeatures(Features):
         self, batch: dict[str, list[Any]], token_per_repo_id: dict[str, str | bool | None] | None = None
     ) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = super().decode_batch(batch, token_per_repo_id=token_per_repo_id)
-        labels = columns.get("id") or columns.get("scan_id") or []
+        # Formats give arrays, which have no truth value.
+        labels = next((columns[name] for name in ("id", "scan_id") if name in columns), [])
         for column in VOLUME_COLUMNS:
             for volume, label in zip(columns.get(column, ()), labels, strict=False):
                 _name_volume(volume, label)
