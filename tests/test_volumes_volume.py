@@ -417,6 +417,21 @@ def test_array_is_a_read_only_view_of_the_cached_one():
     np.testing.assert_array_equal(crop, first[0:3, 1:4, 4:9])
 
 
+def test_numpy_takes_a_volume_for_its_voxels():
+    array = voxels()
+    volume = KneeVolume(None, gzip_bytes(array))
+    same = np.asarray(volume)
+    np.testing.assert_array_equal(same, slice_first(array))
+    assert np.shares_memory(same, volume.array())
+    own = np.array(volume)
+    assert own.flags.writeable
+    assert not np.shares_memory(own, same)
+    assert np.asarray(volume, dtype=np.float64).dtype == np.float64
+    assert np.max(volume) == array.max()
+    with pytest.raises(ValueError, match="copy"):
+        volume.__array__(np.float64, copy=False)
+
+
 def test_crop_without_a_copy_is_a_view_that_nobody_can_write_to():
     volume = KneeVolume(None, gzip_bytes(voxels((8, 9, 5))))
     view = volume.crop([1, 3, 2, 5, 0, 4], copy=False)

@@ -1,4 +1,4 @@
-"""How a volume looks to code that knows only mappings."""
+"""How a volume looks to code that knows only mappings and arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import os
 from collections.abc import ItemsView, Iterator, KeysView, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.volumes.voxels import Array
 
 Self = TypeVar("Self", bound="ReadsAsStored")
 
@@ -36,7 +40,7 @@ def storable(path: object, data: object) -> tuple[str | None, bytes | None]:
 
 
 class ReadsAsStored:
-    """Reads as the mapping `storage`, which is what an Arrow column holds.
+    """Reads as the mapping `storage`, which is what an Arrow column holds, and to `numpy` as its voxels.
 
     `datasets` re-encodes a decoded value that a mapped function touched only if it knows its type or finds a
     mapping. Without this, `dataset.map(function)` fails wherever `function` looks at a volume.
@@ -46,6 +50,19 @@ class ReadsAsStored:
     def storage(self) -> dict[str, Any]:
         """What an Arrow column stores for this volume: `{"bytes": ..., "path": ...}`. Reads nothing."""
         raise NotImplementedError
+
+    def array(self) -> Array:
+        """All voxels."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """`array()`, so that `np.asarray` and the numpy and torch formats of `datasets` give voxels."""
+        array = self.array()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"voxels of type {array.dtype} become {np.dtype(dtype)} only in a copy")
+            return array.astype(dtype)
+        return array.copy(order="K") if copy else array
 
     def __getitem__(self, key: str) -> Any:
         return self.storage[key]
