@@ -65,6 +65,10 @@ class VolumeDataError(ReasonKneeError, OSError):
     """The voxels of a file are truncated, fail their checksum or cannot be read."""
 
 
+class VolumeTypeError(OptionError, TypeError):
+    """A value or a column cannot be stored as a volume. `datasets` then tries another type, because of `TypeError`."""
+
+
 class GridMismatchError(ReasonKneeError, ValueError):
     """Two volumes do not lie on the same grid. The message says by how much."""
 

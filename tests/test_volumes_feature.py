@@ -16,7 +16,7 @@ from datasets import Dataset, Features, IterableDataset, Value
 from datasets.table import embed_table_storage
 from volume_files import gzip_bytes, image, voxels, write
 
-from reasonknee_hf.errors import OptionError, PublishError, VolumeMissingError
+from reasonknee_hf.errors import PublishError, VolumeMissingError, VolumeTypeError
 from reasonknee_hf.volumes.feature import VolumeFeature
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -76,6 +76,33 @@ def test_map_that_reads_voxels_keeps_the_column(rows, features):
     assert mapped[0]["top"] == voxels().max()
     check(mapped[0], voxels())
     assert isinstance(mapped.features["image"], VolumeFeature)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_map_may_put_something_else_in_the_place_of_a_volume(rows, features, batched):
+    pixels = np.zeros((2, 3, 4), np.uint8)
+    dataset = Dataset.from_list(rows[:1], features=features)
+    mapped = dataset.map(lambda row: {"image": [pixels] if batched else pixels}, batched=batched)
+    assert mapped[0]["image"] == pixels.tolist()
+    assert mapped[0]["mask"].mask
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("style", ["map", "stream"])
+def test_formats_give_voxels(rows, features, kind, style):
+    if kind == "torch":
+        pytest.importorskip("torch")
+
+    def formatted(rows):
+        dataset = Dataset.from_list(rows, features=features)
+        return (dataset.to_iterable_dataset() if style == "stream" else dataset).with_format(kind)
+
+    expected = np.moveaxis(voxels(), -1, 0)
+    first, second = formatted(rows)
+    np.testing.assert_array_equal(np.asarray(first["image"]), expected)
+    assert second["image"] is None
+    batch = next(formatted([rows[0], rows[0]]).iter(2))
+    np.testing.assert_array_equal(np.asarray(batch["mask"]), np.stack([expected, expected]))
 
 
 def test_map_may_return_the_row_it_was_given(rows, features):
@@ -220,7 +247,7 @@ def test_encode_accepts_what_users_hold(tmp_path):
         stored = feature.encode_example(held)
         np.testing.assert_array_equal(feature.decode_example(stored).array(), np.moveaxis(array, -1, 0))
     for wrong in (3, {"bytes": None, "path": None}, object()):
-        with pytest.raises(OptionError):
+        with pytest.raises(VolumeTypeError):
             feature.encode_example(wrong)
 
 
@@ -253,5 +280,5 @@ def test_cast_storage(array):
 def test_cast_storage_of_bytes_nulls_and_nonsense():
     assert VolumeFeature().cast_storage(pa.array([b"x"])).to_pylist() == [{"bytes": b"x", "path": None}]
     assert VolumeFeature().cast_storage(pa.nulls(2)).to_pylist() == [None, None]
-    with pytest.raises(OptionError):
+    with pytest.raises(VolumeTypeError):
         VolumeFeature().cast_storage(pa.array([1]))

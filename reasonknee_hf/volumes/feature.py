@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import datasets
 import pyarrow as pa
 
-from reasonknee_hf.errors import OptionError, PublishError, VolumeMissingError
+from reasonknee_hf.errors import PublishError, VolumeMissingError, VolumeTypeError
 from reasonknee_hf.volumes import source
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -50,6 +50,10 @@ class VolumeFeature(_Base):
     written or pushed loads with plain `datasets` (4.4 and later), and `cast_column(name, datasets.Nifti())`
     gives the stock behaviour. What makes the column ours (`mask`, `labels`) is not part of the serialised
     form.
+
+    With the formats numpy and torch, rows hold voxels instead of volumes: those of `KneeVolume.array()`, which
+    the formats turn into int64 or float32 unless they are given a `dtype`. Rows of a batch are stacked where
+    they have the same shape.
 
     Args:
         mask (`bool`, defaults to `False`): the volumes are label masks.
@@ -92,7 +96,7 @@ class VolumeFeature(_Base):
                 bytes, also where it came from a file: it may have been changed since.
 
         Raises:
-            OptionError: any other value, or a dict with neither path nor bytes.
+            VolumeTypeError: any other value, or a dict with neither path nor bytes.
         """
         if isinstance(value, KneeVolume):
             return value.storage
@@ -109,7 +113,7 @@ class VolumeFeature(_Base):
                 single = isinstance(value, (nibabel.Nifti1Image, nibabel.Nifti2Image))
                 image = value if single else nibabel.Nifti1Image.from_image(value)
                 return {"bytes": image.to_bytes(), "path": None}
-        raise OptionError(
+        raise VolumeTypeError(
             f"cannot store {type(value).__name__} as a volume: give a KneeVolume, a path, bytes, a nibabel"
             " image or a dict with 'path' or 'bytes'"
         )
@@ -134,7 +138,11 @@ class VolumeFeature(_Base):
         return KneeVolume(_without_gzip_hop(path), data, mask=self.mask, labels=self.labels)
 
     def cast_storage(self, storage: pa.Array) -> pa.StructArray:
-        """Casts strings (paths), binaries (files) or structs of either to the stored type."""
+        """Casts strings (paths), binaries (files) or structs of either to the stored type.
+
+        Raises:
+            VolumeTypeError: a column of any other type.
+        """
         kind = storage.type
         nothing = pa.nulls(len(storage))
         if pa.types.is_null(kind):
@@ -147,7 +155,7 @@ class VolumeFeature(_Base):
             data = storage.field("bytes") if kind.get_field_index("bytes") >= 0 else nothing
             path = storage.field("path") if kind.get_field_index("path") >= 0 else nothing
         else:
-            raise OptionError(
+            raise VolumeTypeError(
                 f"cannot cast a column of {kind} to volumes: paths, bytes or {{bytes, path}} are needed"
             )
         return _stored(data.cast(pa.binary()), path.cast(pa.string()), storage)
