@@ -39,8 +39,9 @@ class RowStream(datasets.IterableDataset):
         return iterable.rows.num_rows if isinstance(iterable, RowsIterable) else None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on, at the next iteration, with the row behind the one that `state_dict` was taken at."""
+        """Goes on, at the next iteration, with the row behind the one that `state_dict` was taken at, in its epoch."""
         super().load_state_dict(state_dict)
+        self.set_epoch(state_dict["epoch"])  # `datasets` ignores the state of another epoch
         # Until the iteration begins this is the state. `datasets` would answer with that of a fresh dataset, which
         # loses the place of loader workers that have not given a batch when the next checkpoint is taken.
         self._state_dict = deepcopy(state_dict)

@@ -365,6 +365,18 @@ class TestResume:
         ds.load_state_dict(state)
         assert seen + ids(ds) == expected
 
+    @pytest.mark.parametrize("options", [{}, {"shuffle": 9}])
+    def test_a_state_brings_its_epoch(self, release, options):
+        ds = stream(release, **options)
+        ds.set_epoch(2)
+        expected = ids(ds)
+        seen = ids(islice(ds, 100))
+        again = stream(release, **options)
+        again.load_state_dict(through_json(ds.state_dict()))
+        assert seen + ids(again) == expected
+        again.set_epoch(3)
+        assert Counter(ids(again)) == Counter(expected)
+
     def test_a_record_that_lacks_its_prompt_is_met_after_a_resume_too(self, release, tmp_path):
         records = json.loads(Path(release, "data/generate_data/train.json").read_text())
         del records[40]["prompt"]
