@@ -47,7 +47,8 @@ class TrainingStream(RowStream):
 
     - `len` is the number of rows, of a rank's part where `accelerate` split the stream.
     - Ranks read different scans. Every rank yields the same number of rows: one that holds more leaves rows
-      out, one that holds fewer repeats its first ones; how many is logged. So all ranks make the same steps.
+      out, one that holds fewer repeats its first ones; how many is logged. So all ranks make the same steps. One
+      that holds none is an `OptionError`.
     - [`~reasonknee_hf.train.callbacks.ResumeCallback`] makes a resuming `Trainer` pass over the rows it has
       seen without touching a volume.
 
@@ -59,7 +60,8 @@ class TrainingStream(RowStream):
 
     _rows: int
     _position: _Position
-    _share: bool = False
+    _exactly: bool = False
+    _starting_state_dict: dict[str, Any] | None
 
     def __len__(self) -> int:
         return self._rows
@@ -70,7 +72,7 @@ class TrainingStream(RowStream):
         part = _as_stream(
             super().shard(num_shards, index, contiguous), self._rows // num_shards, self._position
         )
-        part._share = True
+        part._exactly = True
         return part
 
     def pass_over(self, *, epoch: int, batches: int, batch_size: int) -> None:
@@ -87,28 +89,64 @@ class TrainingStream(RowStream):
 
     def __iter__(self) -> Iterator[Any]:
         worker, workers = _worker()
-        rows = self._equal_rows(worker, workers) if self._share else super().__iter__()
+        rows = self._equal_rows(worker, workers) if self._exactly else super().__iter__()
         passed = self._position.rows(self.epoch, worker, workers)
         for number, row in enumerate(rows):
             yield PASSED if number < passed else row
 
+    def state_dict(self) -> dict[str, Any]:
+        """As in `datasets`; a rank's part also tells how many rows it has given."""
+        state: dict[str, Any] = super().state_dict()
+        return {"given": 0, "repeated": 0, **state} if self._exactly else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in `datasets`.
+
+        Raises:
+            StateError: The state of something else was loaded into a rank's part.
+        """
+        if self._exactly and "given" not in state_dict:
+            raise StateError(
+                "the state does not tell how many rows this rank's part of a training stream has given. Load one that"
+                " such a part saved, or start without it."
+            )
+        super().load_state_dict(state_dict)
+
     def _equal_rows(self, worker: int, workers: int) -> Iterator[Any]:
         """This worker's equal part of the rank's rows."""
         wanted = self._rows // workers + (worker < self._rows % workers)
-        found = 0
-        rows = super().__iter__()
-        for row in itertools.islice(rows, wanted):
-            found += 1
-            yield row
-        left_out, repeated = sum(1 for _ in rows), wanted - found
+        resumed = self._starting_state_dict
+        given = repeated = 0
+        if resumed is not None and resumed["epoch"] == self.epoch:
+            given, repeated = resumed["given"], resumed["repeated"]
+        passes = itertools.chain([super().__iter__()], self._again())
+        for number, rows in enumerate(passes):
+            before = given
+            for row in itertools.islice(rows, wanted - given):
+                given += 1
+                repeated += number > 0 or repeated > 0
+                self._state_dict |= {"given": given, "repeated": repeated}
+                yield row
+            if given == wanted:
+                break
+            if given == before and (number > 0 or before == 0):
+                raise OptionError(
+                    f"this rank, or its loader worker {worker + 1} of {workers}, has no rows to read, so that the"
+                    " others would wait for it. Load with num_shards= a multiple of ranks times workers that is not"
+                    " larger than the number of scans, or use fewer of them."
+                )
+        left_out = 0 if repeated else sum(1 for _ in rows)
         if left_out or repeated:
             logger.info("equal steps: this part leaves %d rows out and repeats %d", left_out, repeated)
-        if found:
-            yield from itertools.islice(itertools.chain.from_iterable(self._again()), repeated)
 
     def _again(self) -> Iterator[Iterator[Any]]:
+        """The rows from the first on, whatever state was loaded, over and over."""
         while True:
-            yield super().__iter__()
+            resumed, self._starting_state_dict = self._starting_state_dict, None
+            try:
+                yield super().__iter__()
+            finally:
+                self._starting_state_dict = resumed
 
 
 def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> TrainingStream:
@@ -133,15 +171,23 @@ def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> Tr
         rows = _known_rows(ds) or sum(1 for _ in ds)
     if rows < 1:
         raise OptionError("the stream has no rows to train on; which split and filters made it?")
-    return _as_stream(ds, rows, _Position())
+    stream = _as_stream(ds, rows, _Position())
+    # How many rows equal steps leave depends on which scans the shuffle of the epoch puts together.
+    options = ds._ex_iterable.rows.options if isinstance(ds._ex_iterable, RowsIterable) else None
+    stream._exactly = options is not None and options.shuffle is not None and options.equal_steps is not None
+    return stream
 
 
 def _known_rows(ds: datasets.IterableDataset) -> int | None:
     """The number of rows of an untouched stream."""
     source = ds._ex_iterable
-    if type(ds) is RowStream and isinstance(source, RowsIterable) and source.rows.options.on_error == "raise":
-        return source.rows.num_rows
-    return None
+    if type(ds) is not RowStream or not isinstance(source, RowsIterable):
+        return None
+    rows = source.rows
+    if rows.options.on_error != "raise":
+        return None
+    number = rows.num_rows if rows.options.equal_steps is None else sum(rows.rows_per_shard())
+    return None if number is None else number - source.start
 
 
 def _as_stream(ds: datasets.IterableDataset, rows: int, position: _Position) -> TrainingStream:

@@ -7,9 +7,12 @@ import pickle
 
 import pytest
 import torch
+from support import text_release
 from tiny_model import tiny_model, tiny_processor
 from torch.utils.data import DataLoader
 
+from reasonknee_hf.errors import OptionError, StateError
+from reasonknee_hf.loading import load_dataset
 from reasonknee_hf.train import Collator, get_recipe, training_stream
 from train.conftest import PROMPTS
 
@@ -109,6 +112,71 @@ def test_a_stateful_loader_goes_on_with_the_next_row(
     before = clean_cache.decodes
     assert list(second) == whole[7:]
     assert clean_cache.decodes == before
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Makes training streams over 14 scans, the last of which has fewer records."""
+    release = str(text_release(tmp_path_factory.mktemp("text") / "release", 14, 62 * 14 - 25))
+
+    def make(**options):
+        return training_stream(
+            load_dataset("full", split="train", streaming=True, source=release, masks=False, **options)
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("start", [0, 345])
+@pytest.mark.parametrize("shuffle", [None, 1])
+@pytest.mark.parametrize("equal_steps", [None, "drop", "pad"])
+def test_the_length_is_that_of_every_epoch(text, start, shuffle, equal_steps) -> None:
+    stream = text(start=start, shuffle=shuffle, equal_steps=equal_steps, num_shards=6)
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        assert len(list(stream)) == len(stream)
+
+
+@pytest.mark.parametrize("rank", [0, 1])  # one leaves rows out, the other repeats some
+def test_a_part_goes_on_with_the_next_row(text, rank) -> None:
+    whole = ids_only(text(shuffle=1).shard(2, rank))
+    for stops in ([1, 100], [409, 5], [415, 3], [418, 3]):
+        part, seen = text(shuffle=1).shard(2, rank), []
+        for stop in stops:
+            seen += ids_only(itertools.islice(part, stop))
+            state = pickle.loads(pickle.dumps(part.state_dict()))
+            part = text(shuffle=1).shard(2, rank)
+            part.load_state_dict(state)
+        assert seen + ids_only(part) == whole
+    part.set_epoch(1)
+    assert len(ids_only(part)) == len(whole)
+
+
+def test_a_loader_of_a_part_goes_on_with_the_next_row(text) -> None:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader():
+        part = text(shuffle=1).shard(2, 1)
+        return StatefulDataLoader(part, batch_size=8, collate_fn=ids_only, num_workers=2)
+
+    whole = list(loader())
+    for stop in (7, 51):
+        first, second = loader(), loader()
+        for _ in itertools.islice(first, stop):
+            pass
+        second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+        assert list(second) == whole[stop:]
+
+
+def test_a_part_refuses_the_state_of_something_else(text) -> None:
+    with pytest.raises(StateError, match="part"):
+        text(shuffle=1).shard(2, 1).load_state_dict(text(shuffle=1).state_dict())
+
+
+def test_a_part_without_rows_is_an_error_and_no_rank_that_is_waited_for(text) -> None:
+    parts = [text(num_shards=60).shard(20, rank) for rank in range(20)]
+    with pytest.raises(OptionError, match="num_shards="):
+        list(itertools.chain.from_iterable(parts))
 
 
 def ids_only(rows: list[dict]) -> list[str]:
