@@ -43,9 +43,9 @@ def prompt_stream(ds: datasets.IterableDataset, **options: Any) -> datasets.Iter
     style = make_style({"view": "planes", **options})
     if style.recipe.kind == "video":
         style = make_style({**options, "view": get_recipe(style.view, kind="images")})
-    return ds.map(
-        _Prompt(style), remove_columns=[name for name in ds.column_names if name not in REWARD_COLUMNS]
-    )
+    # After a transform nothing but a row tells the columns.
+    names = ds.column_names if ds.column_names is not None else list(next(iter(ds.take(1)), ()))
+    return ds.map(_Prompt(style), remove_columns=[name for name in names if name not in REWARD_COLUMNS])
 
 
 class _Prompt:

@@ -57,8 +57,10 @@ def test_answers_in_the_coordinates_of_the_view(row: dict, caplog) -> None:
     assert "declare scale='thousandths'" in caplog.text
 
 
-def test_prompts_for_sampling_hold_images_and_what_rewards_need(make_stream, row: dict) -> None:
-    stream = prompt_stream(make_stream(), view="eight", target="think_box")
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_prompts_for_sampling_hold_images_and_what_rewards_need(make_stream, is_mapped: bool) -> None:
+    rows = make_stream().map(lambda row: {"n": 1}) if is_mapped else make_stream()
+    stream = prompt_stream(rows, view="eight", target="think_box")
     found = next(iter(stream))
     assert set(found) == {"id", "question_id", "bbox", "grades", "prompt", "view"}
     assert [message["role"] for message in found["prompt"]] == ["user"]
