@@ -50,7 +50,8 @@ class ReasonKneeConfig(datasets.BuilderConfig):
         shuffle: Seed of our shuffle: scans are permuted, and rows mixed inside windows of a few scans, so that each
             volume is decoded once. A pure function of (seed, epoch). `False` is no shuffle. Streaming only.
         window: Number of scans in a window of the shuffle.
-        num_shards: What workers and ranks divide among themselves; 24 to 192 by default, by the number of scans.
+        num_shards: What workers and ranks divide among themselves; 24 to 192 by default, by the number of scans. Take a
+            multiple of the number of ranks: with any other number `datasets` has each of them read every scan.
         equal_steps: `"drop"` or `"pad"`: every shard gives the same number of rows, so that ranks take equal steps; the
             rest is dropped, or rows of the same shard are repeated. How many is logged. Not with `on_error="skip"`.
             Streaming only.
