@@ -12,6 +12,8 @@ import numpy as np
 
 from reasonknee_hf.errors import ExtraMissingError, RecordError
 from reasonknee_hf.publish.job import Job
+from reasonknee_hf.publish.volumes import accept_broken
+from reasonknee_hf.release.joining import BROKEN
 from reasonknee_hf.volumes import boxes
 from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.voxels import Array
@@ -26,11 +28,12 @@ def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str
 
     Raises:
         RecordError: The box of a row leaves its volume and `on_error` is `"raise"`; else the pictures are null.
+        VolumeFormatError, VolumeDataError: The same for a volume that cannot be read.
     """
     wanted = job.derived
-    volume: KneeVolume | None = None
+    volumes = _Volumes(job)
     for row in rows:
-        volume = _volume(row, volume)
+        volume = volumes.of(row)
         box = None if volume is None else _box_inside(volume, row, job)
         if wanted.previews:
             row["preview"] = None
@@ -45,10 +48,15 @@ def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str
 
 
 def crop_rows(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str, Any]]:
-    """One row for each question with a box: its region as a NIfTI file of its own."""
-    volume: KneeVolume | None = None
+    """One row for each question with a box: its region as a NIfTI file of its own.
+
+    Raises:
+        RecordError: The box of a row leaves its volume and `on_error` is `"raise"`; else there is no crop of it.
+        VolumeFormatError, VolumeDataError: The same for a volume that cannot be read.
+    """
+    volumes = _Volumes(job)
     for row in rows:
-        volume = _volume(row, volume)
+        volume = volumes.of(row)
         box = None if volume is None else _box_inside(volume, row, job)
         if volume is None or box is None:
             continue
@@ -121,17 +129,31 @@ def _frame_files(volume: KneeVolume, box: boxes.Box, count: int, row_id: str) ->
     return [_png_file(grey(region[number]).T, f"{row_id}_{box[0] + number}") for number in numbers]
 
 
-def _volume(row: dict[str, Any], previous: KneeVolume | None) -> KneeVolume | None:
-    """The volume of a row; the object of the row before where that is of the same scan."""
-    stored = row.get("image")
-    if stored is None or (previous is not None and previous.path == stored["path"]):
-        return None if stored is None else previous
-    return KneeVolume(stored["path"], label=row["scan_id"])
+class _Volumes:
+    """The volumes of rows in turn; each is decoded once as long as its rows lie together."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._path: str | None = None
+        self._volume: KneeVolume | None = None
+
+    def of(self, row: dict[str, Any]) -> KneeVolume | None:
+        """The volume of a row; `None` where it has none or no box, or cannot be read and that is accepted."""
+        stored = row.get("image")
+        if stored is None or row["bbox"] is None:
+            return None
+        if stored["path"] != self._path:
+            self._path, self._volume = stored["path"], None
+            volume = KneeVolume(stored["path"], label=row["scan_id"])
+            try:
+                volume.load()
+                self._volume = volume
+            except BROKEN as error:
+                accept_broken(self._job, f"the volume of {row['id']}", error)
+        return self._volume
 
 
 def _box_inside(volume: KneeVolume, row: dict[str, Any], job: Job) -> list[int] | None:
-    if row["bbox"] is None:
-        return None
     try:
         return boxes.check_box(row["bbox"], volume.shape)
     except RecordError as error:

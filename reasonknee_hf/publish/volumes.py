@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from reasonknee_hf.errors import PublishError, VolumeMissingError
+from reasonknee_hf.hub.archive import write_file
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.schema import SCAN_COLUMNS
 from reasonknee_hf.release import Release, layout
+from reasonknee_hf.release.joining import BROKEN
 from reasonknee_hf.rows.record import scan_columns
 from reasonknee_hf.rows.scan import Scan
 from reasonknee_hf.volumes import source
-from reasonknee_hf.volumes.volume import KneeVolume
+from reasonknee_hf.volumes.decode import check_file, load_voxels
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ def plan_shards(job: Job, scans: Sequence[Scan]) -> list[tuple[str, ...]]:
         if job.on_error == "skip" and not files.complete:
             logger.warning("%s is left out of the volumes: a file of it is missing", scan.scan_id)
             continue
-        weight = files.size if job.volumes == "embed" else 1000
+        weight = 1000 if job.volumes == "reference" else files.size
         if not shards or size + weight > job.limits.shard:
             shards.append([])
             size = 0
@@ -100,38 +103,82 @@ def plan_shards(job: Job, scans: Sequence[Scan]) -> list[tuple[str, ...]]:
     return [tuple(shard) for shard in shards]
 
 
+def files_state(job: Job, scans: Iterable[Scan], *, masks: bool) -> str:
+    """A hash of which volumes and masks of some scans are there, and of their size and age or hash."""
+    release = job.opened()
+    digest = sha256()
+    for scan in scans:
+        for url in (release.find_image(scan), release.find_mask(scan) if masks else None):
+            digest.update(f"{scan.scan_id} {None if url is None else _file_state(url)}\n".encode())
+    if masks and release.mask_archive is not None:
+        for part in release.fs.archives[release.mask_archive].parts.paths:
+            digest.update(f"{part} {_file_state(release.tree.url(part))}\n".encode())
+    return digest.hexdigest()
+
+
+def _file_state(url: str) -> tuple[int | str, ...]:
+    if source.is_local(url):
+        return source.identity(url)[:2]
+    from fsspec.core import url_to_fs
+
+    filesystem, name = url_to_fs(url)
+    return file_size(url), filesystem.ukey(name)
+
+
 def volume_rows(job: Job, split: str, scan_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One row a scan, by the way that the job keeps volumes."""
+    """One row a scan, by the way that the job keeps volumes.
+
+    Raises:
+        VolumeFormatError, VolumeDataError: With `on_error="raise"`, a file that cannot be read. With `"skip"` its scan
+            is left out, with `"null"` its column is null.
+    """
     scans = {scan.scan_id: scan for scan in job.opened().scans(split)}
     for scan_id in scan_ids:
         files = ScanFiles(job, scans[scan_id])
         columns = scan_columns(scans[scan_id], None, None)
         row: dict[str, Any] = {name: columns[name] for name in SCAN_COLUMNS}
+        broken = False
         for column, url in files.urls.items():
-            if job.volumes == "embed":
-                row[column] = None if url is None else embedded(url, scan_id)
-            elif job.volumes == "files":
-                row[f"{column}_file"] = None if url is None else copied(url, job, column, scans[scan_id])
-            else:
-                row[f"{column}_url"] = None if url is None else reference(url)
-        yield row
+            name = column + {"embed": "", "files": "_file", "reference": "_url"}[job.volumes]
+            row[name] = None
+            if url is None:
+                continue
+            try:
+                if job.volumes == "embed":
+                    row[name] = embedded(url)
+                elif job.volumes == "files":
+                    row[name] = copied(url, job, column, scans[scan_id])
+                else:
+                    row[name] = reference(url)
+            except BROKEN as error:
+                accept_broken(job, f"{scan_id}, {base_name(url)}", error)
+                broken = True
+        if not (broken and job.on_error == "skip"):
+            yield row
 
 
-def embedded(url: str, scan_id: str) -> dict[str, Any]:
+def accept_broken(job: Job, what: str, error: Exception) -> None:
+    """Logs that a file cannot be read; with `on_error="raise"`, raises the error again and says what it is about."""
+    if job.on_error == "raise":
+        raise type(error)(
+            f"{what}: {error}. Fetch the file again, or go on without it by on_error='skip' (the scan is left out of "
+            "the volumes) or 'null'."
+        ) from error
+    logger.warning("going on without %s: %s", what, error)
+
+
+def embedded(url: str) -> dict[str, Any]:
     """The bytes of a file, which must be NIfTI, under its base name."""
-    return {"bytes": read_volume(url, scan_id), "path": base_name(url)}
+    return {"bytes": read_volume(url), "path": base_name(url)}
 
 
 def copied(url: str, job: Job, column: str, scan: Scan) -> str:
     """Writes the bytes of a file beside the tables, atomically; returns its path below the root."""
     published = layout.from_root(scan.image_filepath if column == "image" else scan.label_filepath or "")
     relative = f"{job.volumes_name}/{published.removeprefix('data/')}"
-    target = job.out / relative
-    if not target.exists() or target.stat().st_size != file_size(url):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-        unfinished.write_bytes(read_volume(url, scan.scan_id))
-        unfinished.replace(target)
+    target, content = job.out / relative, read_volume(url)
+    if not target.is_file() or target.stat().st_size != len(content) or target.read_bytes() != content:
+        write_file(target, content)
     return relative
 
 
@@ -147,14 +194,15 @@ def reference(url: str) -> str:
     return f"hf://datasets/{address.source}@{address.revision}/{address.path}"
 
 
-def read_volume(url: str, scan_id: str) -> bytes:
+def read_volume(url: str) -> bytes:
     """The whole file, unchanged.
 
     Raises:
         VolumeFormatError: It is not NIfTI.
+        VolumeDataError: It is cut or fails its checksum.
     """
     content = b"".join(bytes(chunk) for chunk in source.chunks(url))
-    _ = KneeVolume(None, content, label=f"{scan_id}, {base_name(url)}").header
+    check_file(content)
     return content
 
 
@@ -164,15 +212,15 @@ def compare_first(path: Path, job: Job, split: str) -> None:
     Raises:
         PublishError: Voxels, affine or names differ, or bytes are empty.
     """
-    from reasonknee_hf.volumes.decode import load_voxels
-
     with pq.ParquetFile(path, memory_map=True) as file:
+        if not file.metadata.num_rows:
+            return
         row = next(file.iter_batches(batch_size=1)).to_pylist()[0]
     scan = next(scan for scan in job.opened().scans(split) if scan.scan_id == row["scan_id"])
     for column, url in ScanFiles(job, scan).urls.items():
-        if url is None:
-            continue
         value = row[column]
+        if url is None or (value is None and job.on_error == "null"):
+            continue
         if not value or not value["bytes"] or value["path"] != base_name(url):
             raise PublishError(
                 f"{path}: {scan.scan_id} has no bytes or a directory in the path of {column}. Write it again."

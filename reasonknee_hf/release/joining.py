@@ -24,7 +24,7 @@ from reasonknee_hf.rows.scan import Scan, scan_from_image_path
 from reasonknee_hf.volumes.volume import KneeVolume
 
 # What is wrong with a file itself. An endpoint that cannot be reached says nothing about the file.
-_BROKEN = (FileMissingError, VolumeDataError, VolumeFormatError, ArchiveError, IntegrityError)
+BROKEN = (FileMissingError, VolumeDataError, VolumeFormatError, ArchiveError, IntegrityError)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Joiner:
         """`url` if the volume there can be read; otherwise `None`, and the reason is added to `problems`."""
         try:
             KneeVolume(url, mask=column == "mask", label=scan.scan_id).load(ahead=True)
-        except _BROKEN as error:
+        except BROKEN as error:
             problems.append(Problem(column, str(error)))
             return None
         return url

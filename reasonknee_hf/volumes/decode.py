@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from reasonknee_hf.errors import VolumeFormatError, VolumeMissingError
+from reasonknee_hf.errors import VolumeDataError, VolumeFormatError, VolumeMissingError
 from reasonknee_hf.volumes import source
 from reasonknee_hf.volumes.cache import Decoded
 from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
@@ -59,6 +60,25 @@ def load_voxels(
         )
     with _plain_pieces(_other_half(path, "img"), None) as pieces:
         return _decoded(header, read_stored(pieces, header, stop=stop), mask)
+
+
+def check_file(data: bytes) -> None:
+    """Reads the bytes of a whole file once and keeps nothing.
+
+    Raises:
+        VolumeFormatError: they are not NIfTI, of a kind that is refused by name, or half of a pair.
+        VolumeDataError: they are cut or fail their checksum.
+    """
+    with _plain_pieces(None, data) as pieces:
+        header, taken = read_header(pieces)
+        if not header.single_file:
+            raise VolumeFormatError(
+                "this is the header of an .hdr/.img pair, whose voxels are in another file; store it as .nii.gz"
+            )
+        wanted = header.offset + math.prod(header.shape) * header.dtype.itemsize
+        found = len(taken) + sum(map(len, pieces))
+    if found < wanted:
+        raise VolumeDataError(f"the file ends after {found} of {wanted} bytes; it is cut, fetch it again")
 
 
 def identity(path: str) -> tuple[int, ...]:
