@@ -56,7 +56,7 @@ def _question_rows(
         if scan is None:
             scan, problem = _unlisted(record.value, split)
             problems.append(problem)
-        elif not job.selection.keeps_scan(scan):
+        if not job.selection.keeps_scan(scan):
             continue
         row, found = to_row(record.value, scan, ScanFiles(job, scan).image if drawn else None, None)
         problems += found
@@ -103,11 +103,11 @@ def _chosen_values(
     chosen, left = job.selection, job.selection.limit
     for values in parsed:
         if chosen.patients is not None or chosen.visits is not None:
-            scans = [job.opened().scan_of(value.get("image"), split) for value in values]
+            scan_of = job.opened().scan_of
             values = [
                 value
-                for value, scan in zip(values, scans, strict=True)
-                if scan is not None and chosen.keeps_scan(scan)
+                for value in values
+                if chosen.keeps_scan(scan_of(value.get("image"), split) or _unlisted(value, split)[0])
             ]
         if left is not None:
             values = values[:left]
@@ -163,6 +163,7 @@ def published_record(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unlisted(record: Mapping[str, Any], split: str) -> tuple[Scan, Problem]:
+    """What the name of a volume that the split does not list says of its scan, and that it is not listed."""
     image = record.get("image")
     scan = scan_from_image_path(image, split) or Scan("", "", "", "", "right", "", None, split)
     return scan, Problem("image", f"{image!r} is the volume of no scan that the split {split} lists")
