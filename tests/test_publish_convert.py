@@ -22,6 +22,7 @@ from reasonknee_hf.errors import OptionError, PublishError, RecordError, VolumeM
 from reasonknee_hf.opening import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.rows import _json_writer, published_record
+from reasonknee_hf.publish.selection import Selection
 
 # --- loads for everyone ------------------------------------------------------------------------------------------
 
@@ -232,12 +233,50 @@ def test_only_volumes_of_chosen_rows_travel(sample_dir, tmp_path):
         ({"limit": 0}, "at least 1"),
         ({"config": "scans", "categories": "BML"}, "has no columns to choose"),
         ({"grades": {"nope": 1}}, "Unknown attribute"),
+        ({"grades": 2.5}, "not a whole number"),
+        ({"grades": ["2"]}, "not a whole number"),
+        ({"grades": True}, "not a whole number"),
+        ({"limit": 2.5}, "not a whole number"),
+        ({"where": "text"}, "no function"),
+        ({"frames": -1}, "frames=-1"),
+        ({"crops": True, "crop_margin": float("nan")}, "crop_margin=nan"),
+        ({"crops": True, "crop_margin": float("inf")}, "crop_margin=inf"),
+        ({"crops": True, "crop_margin": -3}, "crop_margin=-3"),
     ],
 )
 def test_bad_options(sample_dir, tmp_path, options, message):
     with pytest.raises(OptionError, match=message):
         convert(tmp_path / "o", **{"source": str(sample_dir), **options})
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "meant"),
+    [
+        ("grades", np.int64(2), (2,)),
+        ("grades", np.array([3, 2]), (2, 3)),
+        ("grades", np.array(2), (2,)),
+        ("grades", {"size": {2, 3}}, {"size": (2, 3)}),
+        ("grades", {"size": np.int8(2)}, {"size": (2,)}),
+        ("limit", np.int64(3), 3),
+        ("patients", 9000001, ("9000001",)),
+        ("patients", np.array([9000001]), ("9000001",)),
+    ],
+)
+def test_numbers_of_any_kind_are_taken(option, given, meant):
+    selection = Selection(**{option: given})
+    assert getattr(selection, option) == meant
+    assert selection.describe() == Selection(**{option: meant}).describe()
+
+
+def fails(row):
+    return 1 / 0
+
+
+def test_a_filter_that_fails_names_the_row(sample_dir, tmp_path):
+    first = rows_of(sample_dir, "bench", "test")[0]["id"]
+    with pytest.raises(OptionError, match=rf"where= failed for row {first}: ZeroDivisionError"):
+        convert(tmp_path / "o", "bench", source=str(sample_dir), on_error="null", volumes="none", where=fails)
 
 
 def test_nothing_selected_is_an_error(sample_dir, tmp_path):

@@ -16,7 +16,7 @@ from reasonknee_hf.publish.job import Derived, Job, ReleaseSpec, describe_origin
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.selection import Row, Selection
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask, finished, run_tasks
-from reasonknee_hf.publish.volumes import plan_shards
+from reasonknee_hf.publish.volumes import files_state, plan_shards
 from reasonknee_hf.release import Release
 from reasonknee_hf.verify import Report
 
@@ -142,6 +142,10 @@ def make_job(given: Mapping[str, Any], out: Path) -> tuple[Job, Release]:
         listed if listed is None or isinstance(listed, str) else tuple(listed),
     )
     release = spec.open(given["token"])
+    if (
+        given["config"] == "high_fidelity"
+    ):  # a list may change under the same path; what it says is told instead
+        spec = replace(spec, high_fidelity=tuple(sorted(release.high_fidelity_ids)))
     derived = Derived(given["previews"], given["frames"], given["crops"], given["crop_margin"])
     names = ("splits", "categories", "structures", "patients", "visits", "grades", "where", "limit")
     job = Job(
@@ -226,7 +230,11 @@ def question_tasks(job: Job, release: Release, split: str, kind: str = QUESTIONS
     """Tasks for the questions of a split; with a row limit it is one, because that counts from the first row."""
     size = release.tree.size(release.annotation_path(split, job.annotations))
     count = 1 if job.selection.limit else -(-size // _SHARE) or 1
-    return [ShardTask(job, kind, split, index, count) for index in range(count)]
+    state = ""
+    if kind == CROPS or job.derived.drawn:
+        kept = [scan for scan in release.scans(split) if job.selection.keeps_scan(scan)]
+        state = files_state(job, kept, masks=False)
+    return [ShardTask(job, kind, split, index, count, state=state) for index in range(count)]
 
 
 def volume_tasks(job: Job, release: Release, split: str, wanted: Iterable[str]) -> list[ShardTask]:
@@ -234,7 +242,10 @@ def volume_tasks(job: Job, release: Release, split: str, wanted: Iterable[str]) 
     ids = set(wanted)
     scans = [scan for scan in release.scans(split) if scan.scan_id in ids]
     shards = plan_shards(job, scans)
-    return [ShardTask(job, VOLUMES, split, index, len(shards), ids_) for index, ids_ in enumerate(shards)]
+    state = files_state(job, scans, masks=job.masks)
+    return [
+        ShardTask(job, VOLUMES, split, index, len(shards), ids_, state) for index, ids_ in enumerate(shards)
+    ]
 
 
 def chosen_scans(job: Job, release: Release, split: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.schema import VOLUME_MODES
-from reasonknee_hf.publish.selection import Selection
+from reasonknee_hf.publish.selection import Selection, whole_number
 from reasonknee_hf.release import Release
 from reasonknee_hf.rows.features import CONFIGS
 from reasonknee_hf.version import __version__
@@ -63,6 +64,21 @@ class Derived:
     frames: int = 0
     crops: bool = False
     crop_margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frames", whole_number("frames", self.frames))
+        if self.frames < 0:
+            raise OptionError(f"frames={self.frames} is not possible; give a number of slices, 0 for none.")
+        if not 0 <= self.crop_margin < math.inf:
+            raise OptionError(
+                f"crop_margin={self.crop_margin} is not possible; give millimetres around the box, 0 or more."
+            )
+        object.__setattr__(self, "crop_margin", float(self.crop_margin))
+
+    @property
+    def drawn(self) -> bool:
+        """Whether questions get pictures."""
+        return self.previews or self.frames > 0
 
 
 @dataclass(frozen=True)
@@ -151,8 +167,13 @@ class Job:
             "selection": self.selection.describe(),
         }
 
-    def fingerprint(self, part: str) -> str:
-        """Eight hex digits that change whenever the files of `part` could come out differently."""
+    def fingerprint(self, part: str, state: str = "") -> str:
+        """Eight hex digits that change whenever the files of `part` could come out differently.
+
+        Args:
+            part: `questions`, `volumes` or `crops`.
+            state: State of the volumes and masks that they are made of.
+        """
         told = self.provenance() | {
             "identity": self.identity,
             "images": self.release.images,
@@ -160,6 +181,7 @@ class Job:
             "limits": [self.limits.row_group, self.limits.shard],
             "format": FORMAT,
             "part": part,
+            "files": state,
         }
         if part == "questions":  # they do not depend on how volumes are kept
             told["options"] = {k: v for k, v in told["options"].items() if k not in ("volumes", "masks")}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.publish.filters import filter_name
 from reasonknee_hf.rows.moaks import CATEGORIES, QUESTIONS
 from reasonknee_hf.rows.scan import Scan
 
@@ -44,23 +46,25 @@ class Selection:
         for name in ("splits", "categories", "structures", "patients", "visits"):
             given = getattr(self, name)
             if given is not None:
-                object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(map(str, given)))
-        if isinstance(self.grades, int):
-            object.__setattr__(self, "grades", (self.grades,))
-        elif isinstance(self.grades, Mapping):
-            per_attribute = {
-                name: (wanted,) if isinstance(wanted, int) else tuple(wanted)
-                for name, wanted in self.grades.items()
-            }
+                many = isinstance(given, Iterable) and not isinstance(given, str)
+                object.__setattr__(self, name, tuple(map(str, given)) if many else (str(given),))
+        if isinstance(self.grades, Mapping):
+            per_attribute = {name: _grade_numbers(wanted) for name, wanted in self.grades.items()}
             object.__setattr__(self, "grades", per_attribute)
         elif self.grades is not None:
-            object.__setattr__(self, "grades", tuple(self.grades))
+            object.__setattr__(self, "grades", _grade_numbers(self.grades))
         _check("category", self.categories, CATEGORIES)
         _check("structure", self.structures, list(dict.fromkeys(q.structure for q in QUESTIONS.values())))
         if isinstance(self.grades, Mapping):
             _check("attribute", tuple(self.grades), list(_ATTRIBUTES))
-        if self.limit is not None and self.limit < 1:
-            raise OptionError(f"limit={self.limit} keeps nothing; give a number of rows of at least 1.")
+        if self.limit is not None:
+            object.__setattr__(self, "limit", whole_number("limit", self.limit))
+            if self.limit < 1:
+                raise OptionError(f"limit={self.limit} keeps nothing; give a number of rows of at least 1.")
+        if self.where is not None and not callable(self.where):
+            raise OptionError(f"where={self.where!r} is no function of a row.")
+        # Told once, here: a filter may count in its module, and its name must not change on the way.
+        object.__setattr__(self, "_filter", None if self.where is None else filter_name(self.where))
 
     def keeps_scan(self, scan: Scan) -> bool:
         """Whether the scan may contribute rows."""
@@ -69,18 +73,31 @@ class Selection:
         )
 
     def keeps_row(self, row: Row) -> bool:
-        """Whether a row of a scan that may contribute, its category given by name, is chosen."""
+        """Whether a row of a scan that may contribute, its category given by name, is chosen.
+
+        Raises:
+            OptionError: The function given as `where` failed; the message names the row.
+        """
         for column, wanted in (("category", self.categories), ("structure", self.structures)):
             if wanted is not None and row[column] not in wanted:
                 return False
         if self.grades is not None and not _has_grade(row["grades"] or (), self.grades):
             return False
-        return self.where is None or bool(self.where(row))
+        if self.where is None:
+            return True
+        try:
+            return bool(self.where(row))
+        except Exception as error:
+            raise OptionError(
+                f"The function given as where= failed for row {row['id']}: {type(error).__name__}: {error}. "
+                "A row is a mapping of columns; some may be null."
+            ) from error
 
     @property
     def by_question(self) -> bool:
         """Whether rows are chosen by more than the scan they belong to."""
-        return any((self.categories, self.structures, self.grades is not None, self.where))
+        chosen = (self.categories, self.structures, self.grades, self.where)
+        return any(value is not None for value in chosen)
 
     def describe(self) -> dict[str, Any]:
         """The restrictions as plain JSON values; a Python filter by its name and a hash of its code."""
@@ -89,7 +106,7 @@ class Selection:
             value = getattr(self, field.name)
             if value is None:
                 continue
-            told[field.name] = _describe_filter(value) if field.name == "where" else value
+            told[field.name] = vars(self)["_filter"] if field.name == "where" else value
         return dict(json.loads(json.dumps(told)))
 
 
@@ -102,14 +119,26 @@ def _has_grade(grades: Sequence[Mapping[str, Any]], wanted: Any) -> bool:
 _ATTRIBUTES = dict.fromkeys(a.name for question in QUESTIONS.values() for a in question.attributes)
 
 
+def whole_number(what: str, value: Any) -> int:
+    """A number of any integer type as `int`.
+
+    Raises:
+        OptionError: It is not a whole number.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise OptionError(f"{what}={value!r} is not a whole number.")
+
+
+def _grade_numbers(given: Any) -> tuple[int, ...]:
+    many = isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1) != 0
+    return tuple(sorted({whole_number("grades", one) for one in (given if many else (given,))}))
+
+
 def _check(what: str, given: Sequence[str] | str | None, valid: Sequence[str]) -> None:
     unknown = [value for value in given or () if value not in valid]
     if unknown:
         raise OptionError(f"Unknown {what} {unknown[0]!r}. Valid: {', '.join(valid)}.")
-
-
-def _describe_filter(function: Callable[[Row], bool]) -> str:
-    from datasets.fingerprint import Hasher
-
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{getattr(function, '__module__', '')}.{name}#{Hasher.hash(function)}"

@@ -32,6 +32,7 @@ class ShardTask:
         index: Which share, from 0.
         count: Of how many.
         scan_ids: The scans of a share of volumes, in order.
+        state: State of the volumes and masks of the split that its files are made of.
     """
 
     job: Job
@@ -40,6 +41,7 @@ class ShardTask:
     index: int
     count: int
     scan_ids: tuple[str, ...] = ()
+    state: str = ""
 
     @property
     def config(self) -> str:
@@ -50,13 +52,14 @@ class ShardTask:
     @property
     def stem(self) -> str:
         """Path of the files below the root, without part number and ending."""
-        fingerprint = self.job.fingerprint(self.kind)
+        fingerprint = self.job.fingerprint(self.kind, self.state)
         return f"{self.config}/{self.split}-{self.index:05d}-of-{self.count:05d}-{fingerprint}"
 
     @property
     def pattern(self) -> str:
         """Glob of the files of all shares of this split."""
-        return f"{self.config}/{self.split}-*-of-{self.count:05d}-{self.job.fingerprint(self.kind)}-*.parquet"
+        fingerprint = self.job.fingerprint(self.kind, self.state)
+        return f"{self.config}/{self.split}-*-of-{self.count:05d}-{fingerprint}-*.parquet"
 
     @property
     def features(self) -> Features:
@@ -79,8 +82,7 @@ class ShardTask:
         rows = question_rows(self.job, self.split, self.index, self.count)
         if self.kind == CROPS:
             return derived.crop_rows(rows, self.job)
-        drawn = self.job.derived.previews or self.job.derived.frames > 0
-        return derived.with_pictures(rows, self.job) if drawn else rows
+        return derived.with_pictures(rows, self.job) if self.job.derived.drawn else rows
 
 
 def run_task(task: ShardTask) -> list[str]:
