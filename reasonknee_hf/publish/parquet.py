@@ -6,7 +6,6 @@ A writer makes one or more parts. They get their final names when all are comple
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from datasets import ClassLabel, Features
 
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.schema import arrow_schema, file_columns, has_volumes
+from reasonknee_hf.publish.texts import disk_full
 
 _BATCH_ROWS = 2048  # rows held as Python objects before they become Arrow
 _TEXT_GROUP = 8_000_000  # bytes of a row group of text, which readers turn into many small objects
@@ -84,22 +84,16 @@ def write_parts(
     """
     unfinished = stem.with_name(f".{stem.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
     try:
-        parts = list(_write(rows, features, unfinished, limits, provenance))
+        with disk_full(stem.parent, f"the files of {stem.name} were not written"):
+            unfinished.mkdir(parents=True)
+            parts = list(_write(rows, features, unfinished, limits, provenance))
         for stale in stem.parent.glob(f"{stem.name}-*.parquet"):
             stale.unlink()
         finals = [stem.with_name(f"{stem.name}-{number:03d}.parquet") for number in range(len(parts))]
         for part, final in reversed(list(zip(parts, finals, strict=True))):
             part.rename(final)
         return finals
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-            raise PublishError(
-                f"The disk of {stem.parent} is full; the files of {stem.name} were not written. "
-                "Make room and run the same command again: finished files are kept."
-            ) from error
-        raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -13,6 +13,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, Hf
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from reasonknee_hf.errors import EndpointError, ForbiddenError
+from reasonknee_hf.publish.texts import decoded
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Repository:
         self._fs = HfFileSystem(endpoint=endpoint, token=token, skip_instance_cache=True)
         self._names: dict[str, int] = {}
         self._uploaded: list[CommitOperationAdd] = []
+        self._empty: set[str] = set()
 
     def create(self, private: bool | None) -> None:
         """Creates the repository and the branch where they are not there, and reads the listing."""
@@ -84,12 +86,16 @@ class Repository:
         return str(info.sha)
 
     def names(self) -> set[str]:
-        """Files of the repository, and those that are uploaded and wait for their commit."""
-        return {*self._names, *(one.path_in_repo for one in self._uploaded)}
+        """Files of the repository, those that are uploaded and wait for their commit, and tables without rows."""
+        return {*self._names, *(one.path_in_repo for one in self._uploaded), *self._empty}
 
     def committed(self) -> set[str]:
         """Files that are in the repository."""
         return set(self._names)
+
+    def is_here(self, name: str) -> bool:
+        """Whether a file lies in the staging folder."""
+        return (self._staging / name).exists()
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
@@ -111,6 +117,7 @@ class Repository:
 
         Raises:
             EndpointError: It is listed and cannot be had: taking it for absent would overwrite others' work.
+            PublishError: It is not UTF-8.
         """
         if name not in self._names:
             return ""
@@ -118,9 +125,13 @@ class Repository:
             lambda: self.api.hf_hub_download(self.repo_id, name, repo_type="dataset", revision=sha),
             f"reading {name} of {self.repo_id}",
         )
-        return Path(path).read_text("utf-8")
+        return decoded(Path(path).read_bytes(), f"{name} of {self.repo_id}")
 
     # --- writing -------------------------------------------------------------------------------------------------
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Counts tables without rows as there; nobody needs them in a repository."""
+        self._empty.update(names)
 
     def upload(self, names: Sequence[str]) -> None:
         """Uploads files of the staging folder; they are committed in groups."""
@@ -205,26 +216,22 @@ def insist(call: Callable[[], _T], what: str, leave: Sequence[int] = ()) -> _T:
     for attempt in range(1, TRIES + 1):
         try:
             return call()
-        except LocalEntryNotFoundError as error:  # what the client makes of a download that failed
-            failure: Exception = error
-        except HfHubHTTPError as error:
-            status = getattr(error.response, "status_code", 0)
-            if status in leave:
-                raise
-            if status in (401, 403):
-                raise ForbiddenError(
-                    f"{what} was refused ({status}): {_reason(error)}. Log in with a token that may write there "
-                    "(`hf auth login`, or token=); where it may only propose changes, use create_pr=True."
-                ) from error
-            if status not in _PASSING:
-                raise EndpointError(f"{what} failed ({status}): {_reason(error)}") from error
-            failure = error
-            wait = float(_retry_after(error) or wait)
         except Exception as error:
-            # The client's HTTP library differs with its version; only failures to connect and broken answers are meant.
-            if not type(error).__module__.startswith(("httpx", "httpcore", "requests")):
+            failure = _told(error)
+            if isinstance(failure, HfHubHTTPError) and not isinstance(failure, LocalEntryNotFoundError):
+                status = getattr(failure.response, "status_code", 0)
+                if status in leave:
+                    raise
+                if status in (401, 403):
+                    raise ForbiddenError(
+                        f"{what} was refused ({status}): {_reason(failure)}. Log in with a token that may write there "
+                        "(`hf auth login`, or token=); where it may only propose changes, use create_pr=True."
+                    ) from error
+                if status not in _PASSING:
+                    raise EndpointError(f"{what} failed ({status}): {_reason(failure)}") from error
+                wait = float(_retry_after(failure) or wait)
+            elif not _is_passing(failure):
                 raise
-            failure = error
         if attempt < TRIES:
             logger.warning("%s failed (%s); try %d of %d", what, _reason(failure), attempt + 1, TRIES)
             time.sleep(min(wait, LONGEST_WAIT))
@@ -233,6 +240,21 @@ def insist(call: Callable[[], _T], what: str, leave: Sequence[int] = ()) -> _T:
         f"{what} failed {TRIES} times, the last time with: {_reason(failure)}. What is uploaded stays; run the same "
         "command again to go on from there."
     ) from failure
+
+
+def _told(error: Exception) -> Exception:
+    """The error itself; what is behind it where the client wraps what went wrong with the bytes of a file."""
+    inside = error.__cause__
+    return inside if type(error) is RuntimeError and isinstance(inside, Exception) else error
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether an error without a status is a failure to connect, a broken answer, or a download that failed."""
+    if isinstance(error, (LocalEntryNotFoundError, ConnectionError, TimeoutError)):
+        return True
+    return type(error).__module__.startswith(
+        ("httpx", "httpcore", "requests")
+    )  # differs with the client's version
 
 
 def _retry_after(error: HfHubHTTPError) -> float | None:
