@@ -73,12 +73,16 @@ class SplitFacts:
 
 @dataclass
 class ConfigFacts:
-    """One config: its columns and splits. `counts` are rows by category and grade, where it has grades."""
+    """One config: its columns and splits.
+
+    `counts` are rows by category and grade, where it has grades; `beside` are the files that its tables name.
+    """
 
     name: str
     features: Features
     splits: dict[str, SplitFacts] = field(default_factory=dict)
     counts: GradeCounts = field(default_factory=dict)
+    beside: set[str] = field(default_factory=set)
 
     @property
     def rows(self) -> int:
@@ -87,15 +91,18 @@ class ConfigFacts:
 
 
 def split_facts(store: Store, pattern: str, files: Sequence[str]) -> SplitFacts:
-    """Rows and bytes of a split, from the footers of its files."""
+    """Rows and bytes of a split, from the footers of its files; those without rows are left out."""
     rows = data = 0
+    full = []
     for name in files:
         with store.open(name) as stream, pq.ParquetFile(stream) as file:
             metadata = file.metadata
             rows += metadata.num_rows
+            if metadata.num_rows:
+                full.append(name)
             groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
             data += sum(group.total_byte_size for group in groups)
-    return SplitFacts(pattern, tuple(files), rows, data, sum(store.size(name) for name in files))
+    return SplitFacts(pattern, tuple(full), rows, data, sum(store.size(name) for name in full))
 
 
 def scan_ids(store: Store, files: Iterable[str]) -> list[str]:
@@ -106,6 +113,17 @@ def scan_ids(store: Store, files: Iterable[str]) -> list[str]:
             for batch in file.iter_batches(columns=["scan_id"], batch_size=1 << 16):
                 found |= dict.fromkeys(one for one in batch.column(0).unique().to_pylist() if one is not None)
     return list(found)
+
+
+def files_named(store: Store, files: Iterable[str]) -> set[str]:
+    """Paths below the root that the rows of some tables name."""
+    found: set[str] = set()
+    for name in files:
+        with store.open(name) as stream, pq.ParquetFile(stream) as file:
+            columns = [column for column in file.schema_arrow.names if column.endswith("_file")]
+            for batch in file.iter_batches(columns=columns):
+                found.update(path for column in batch.columns for path in column.drop_null().to_pylist())
+    return found
 
 
 def grade_counts(store: Store, files: Iterable[str]) -> GradeCounts:

@@ -10,9 +10,11 @@ from typing import Any
 import yaml
 
 from reasonknee_hf.publish.convert import Conversion
+from reasonknee_hf.publish.job import Job
+from reasonknee_hf.publish.picture import picture_name
 from reasonknee_hf.publish.rules import front_matter
 
-_SHARD = re.compile(r"[^/]+/[^/]+-\d{5}-of-\d{5}-[0-9a-f]{8}-\d{3}\.parquet")
+SHARD = re.compile(r"[^/]+/[^/]+-\d{5}-of-\d{5}-[0-9a-f]{8}-\d{3}\.parquet")
 
 
 def stale_files(
@@ -30,18 +32,34 @@ def stale_files(
     mine = {job.name, job.volumes_name, job.crops_name}
     before, after = patterns(old), patterns(new)
     replaced = [one for name in (*mine, *deleted) for one in before.get(name, ())]
+    gone = tuple(f"{name}/{folder}/" for name in deleted for folder in ("images", "masks"))
     kept = [one for listed in after.values() for one in listed]
-    written = set(conversion.files)
+    written = {*conversion.files, *(name for config in conversion.configs for name in config.beside)}
+    pictures = {picture_name(name) for name in deleted}
     beside = tuple(f"{job.volumes_name}/{folder}/" for folder in ("images", "masks"))
     stale = []
     for name in sorted(names):
-        left_over = _SHARD.fullmatch(name) is not None and name.split("/")[0] in mine
-        loose = name.startswith(beside) and job.volumes != "files"
+        left_over = SHARD.fullmatch(name) is not None and name.split("/")[0] in (*mine, *deleted)
+        loose = name.startswith((*beside, *gone)) or name in pictures
         if name in written or any(matches(name, one) for one in kept):
             continue
         if left_over or loose or any(matches(name, one) for one in replaced):
             stale.append(name)
     return stale
+
+
+def with_companions(names: Iterable[str], files: Iterable[str], job: Job) -> list[str]:
+    """Configs together with those of volumes and crops that were written beside them.
+
+    Args:
+        names: The configs.
+        files: Files of the repository.
+        job: What is being written, which is left out.
+    """
+    written = {name.split("/")[0] for name in files if SHARD.fullmatch(name)}
+    written -= {job.name, job.volumes_name, job.crops_name}
+    beside = [name + ending for name in names for ending in ("_volumes", "_crops")]
+    return list(dict.fromkeys([*names, *(name for name in beside if name in written)]))
 
 
 def patterns(card: str) -> dict[str, list[str]]:

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from reasonknee_hf.errors import PublishError, VolumeMissingError
-from reasonknee_hf.hub.archive import write_file
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.schema import SCAN_COLUMNS
+from reasonknee_hf.publish.texts import UNFINISHED, write
 from reasonknee_hf.release import Release, layout
 from reasonknee_hf.release.joining import BROKEN
 from reasonknee_hf.rows.record import scan_columns
@@ -103,6 +103,13 @@ def plan_shards(job: Job, scans: Sequence[Scan]) -> list[tuple[str, ...]]:
     return [tuple(shard) for shard in shards]
 
 
+def remove_unfinished(job: Job) -> None:
+    """Removes what killed calls left of files that they had not finished."""
+    for found in (job.out.glob(UNFINISHED), (job.out / job.volumes_name).rglob(UNFINISHED)):
+        for path in found:
+            path.unlink(missing_ok=True)
+
+
 def files_state(job: Job, scans: Iterable[Scan], *, masks: bool) -> str:
     """A hash of which volumes and masks of some scans are there, and of their size and age or hash."""
     release = job.opened()
@@ -178,7 +185,7 @@ def copied(url: str, job: Job, column: str, scan: Scan) -> str:
     relative = f"{job.volumes_name}/{published.removeprefix('data/')}"
     target, content = job.out / relative, read_volume(url)
     if not target.is_file() or target.stat().st_size != len(content) or target.read_bytes() != content:
-        write_file(target, content)
+        write(target, content)
     return relative
 
 
