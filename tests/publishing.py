@@ -11,6 +11,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+import yaml
 
 REPO = "me/knee"
 READER = Path(__file__).with_name("plain_reader.py")
@@ -62,6 +63,18 @@ def rows_of(release: Path, config: str, split: str) -> list[dict]:
 def tables(folder: Path, config: str, split: str | None = None) -> list[Path]:
     """Files of a config, or of one split of it, in order."""
     return sorted((folder / config).glob(f"{split or ''}*.parquet"))
+
+
+def files_of(origin) -> dict[str, bytes]:
+    """Content of every file of `REPO` of an origin."""
+    return {path: bytes(blob.content) for path, blob in origin.store.repos[REPO].at("main").files.items()}
+
+
+def configs_of(card: bytes) -> dict[str, dict]:
+    """Name → entry of the configs of a card."""
+    from reasonknee_hf.publish.rules import front_matter
+
+    return {one["config_name"]: one for one in yaml.safe_load(front_matter(card.decode())[0])["configs"]}
 
 
 def push_bench(origin, release, **options):

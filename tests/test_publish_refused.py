@@ -21,6 +21,7 @@ from reasonknee_hf.publish.schema import volume_features
         ("me/x.git", "me/x"),
         ("a/b/c", "b/c"),
         ("me/-x", "me/x"),
+        ("lonely", "OWNER/lonely"),
     ],
 )
 def test_repository_ids_are_checked(origin, sample_dir, repo, proposal):

@@ -63,7 +63,9 @@ def publish_options(args: argparse.Namespace) -> dict[str, Any]:
 @contextlib.contextmanager
 def chosen_executor(args: argparse.Namespace) -> Iterator[Executor | None]:
     """A pool of processes, or none."""
-    if args.workers < 2:
+    if args.workers < 1:
+        raise OptionError(f"--workers {args.workers}: give a number of processes of at least 1.")
+    if args.workers == 1:
         yield None
         return
     with ProcessPoolExecutor(args.workers) as pool:

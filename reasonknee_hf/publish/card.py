@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,18 @@ from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.attribution import LICENCE, SOURCE_ID, attribution, require_attribution
 from reasonknee_hf.publish.cardtext import section
 from reasonknee_hf.publish.convert import Conversion
-from reasonknee_hf.publish.facts import ConfigFacts
-from reasonknee_hf.publish.picture import grade_picture
-from reasonknee_hf.publish.rules import card_problems, front_matter, size_category
+from reasonknee_hf.publish.facts import ConfigFacts, Folder
+from reasonknee_hf.publish.picture import grade_picture, picture_name
+from reasonknee_hf.publish.rules import card_problems, front_matter, is_default, size_category
 from reasonknee_hf.publish.schema import has_volumes, plain_volumes
+from reasonknee_hf.publish.texts import text_of, write
 
 logger = logging.getLogger(__name__)
+
+CARD = "README.md"
+
+UNNAMED = re.compile(r"data/([^/]+?)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+"""Files that `datasets` takes for the config `default` of a card without configs."""
 
 _TAGS = ["medical", "mri", "knee", "3d", "moaks", "nifti"]
 _TASKS = ["visual-question-answering", "image-text-to-text"]
@@ -34,17 +40,26 @@ def write_card(root: Path, conversion: Conversion, *, defects: Sequence[str] | N
     Raises:
         PublishError: The merged card would be refused by the Hub; all problems are listed.
     """
-    path = root / "README.md"
-    old = path.read_text("utf-8") if path.exists() else ""
-    card, picture = merged_card(old, conversion, place=root.name, defects=defects)
-    for name, content in picture.items():
-        (root / name).write_bytes(content)
-    path.write_text(card, "utf-8", newline="\n")
+    old, names = text_of(root / CARD), Folder(root).names()
+    card, pictures = merged_card(old, conversion, place=local_place(root), defects=defects, names=names)
+    for name, content in {**pictures, CARD: card.encode()}.items():
+        write(root / name, content)
     return card
 
 
+def local_place(root: Path) -> str:
+    """What `load_dataset` is given for a folder, from the folder above it."""
+    return f"./{root.resolve().name}"
+
+
 def merged_card(
-    old: str, conversion: Conversion, *, place: str, defects: Sequence[str] | None = None
+    old: str,
+    conversion: Conversion,
+    *,
+    place: str,
+    defects: Sequence[str] | None = None,
+    names: Iterable[str] = (),
+    deleted: Sequence[str] = (),
 ) -> tuple[str, dict[str, bytes]]:
     """The card with the configs and the section of a conversion, and the pictures that lie beside it.
 
@@ -55,48 +70,56 @@ def merged_card(
         conversion: What was written.
         place: What `load_dataset` is given: a repository id or a folder.
         defects: Known defects of the release, `None` if it was not verified.
+        names: Files that lie beside the card.
+        deleted: Configs whose entries and sections are to go.
 
     Raises:
-        PublishError: The result would be refused by the Hub, or the old metadata cannot be read.
+        PublishError: The merge would bring in what the Hub refuses, or the old metadata cannot be read.
     """
+    read_metadata(front_matter(old)[0])
+    before = card_problems(old) if front_matter(old)[0] else []
+    windows = old.count("\r\n") == old.count("\n") > 0
+    old = without_configs(old.replace("\r\n", "\n"), deleted)
     first = conversion.configs[0]
     content = grade_picture(first.counts) if first.counts else None
-    pictures = {} if content is None else {f"grades-{first.name}.png": content}
+    pictures = {} if content is None else {picture_name(first.name): content}
     text, body = front_matter(old)
-    metadata = merged_metadata(text, conversion)
+    metadata = merged_metadata(text, conversion, names)
     if not body.strip():
         body = "\n# 3DReasonKnee, derived version\n"
     body = _placed(body, first.name, section(conversion, place, defects, next(iter(pictures), None)))
     body = _placed(body, "attribution", attribution())
     card = f"---\n{metadata}---\n{body}"
     require_attribution(card)
-    problems = card_problems(card)
+    problems = [problem for problem in card_problems(card) if problem not in before]
     if problems:
         raise PublishError("The card would be refused: " + "; ".join(problems) + ". Nothing was sent.")
-    return card, pictures
+    return card.replace("\n", "\r\n") if windows else card, pictures
 
 
-def merged_metadata(old: str, conversion: Conversion) -> str:
+def merged_metadata(old: str, conversion: Conversion, names: Iterable[str] = ()) -> str:
     """YAML text of the metadata: the old one, in which only the keys that we change are written anew.
 
     Raises:
-        PublishError: The old metadata are not YAML.
+        PublishError: The old metadata cannot be read, or data of others could not be loaded any more.
     """
-    try:
-        data = yaml.safe_load(old) or {}
-    except yaml.YAMLError as error:
-        raise PublishError(
-            f"The card that is there has metadata that are not YAML: {error}. Mend it first."
-        ) from None
+    data = read_metadata(old)
     ours = _config_names(conversion)
     infos = [
         info for info in _listed(data.get("dataset_info")) if info.get("config_name", "default") not in ours
     ]
-    configs = [one for one in data.get("configs") or [] if one.get("config_name") not in ours]
+    there = data.get("configs") or _unnamed_config(names)
+    lost = [one for one in _unnamed_config(names) if "default" in ours and not data.get("configs")]
+    if lost:
+        raise PublishError(
+            f"The files {lost[0]['data_files'][0]['path']} that are there are loaded as the config 'default', which a "
+            "config of that name would hide. Choose another name=, or remove them."
+        )
+    configs = [one for one in there if one.get("config_name") not in ours]
     entries = [_config_entry(config, name) for config, name, _ in _card_configs(conversion)]
-    if not any(one.get("default") for one in configs):
+    if not any(is_default(one) for one in configs):
         entries[0] = {**entries[0], "default": True}
-    configs = _in_place(data.get("configs") or [], [*configs, *entries])
+    configs = _in_place(there, [*configs, *entries])
     infos = [
         *infos,
         *(_info_entry(config, name, features) for config, name, features in _card_configs(conversion)),
@@ -117,14 +140,49 @@ def merged_metadata(old: str, conversion: Conversion) -> str:
     return _rewritten(old, data, {key: _plain(value) for key, value in changes.items()})
 
 
+def read_metadata(text: str) -> dict[str, Any]:
+    """The metadata of a card that is there.
+
+    Raises:
+        PublishError: They are not YAML, or not of the kinds that can be merged.
+    """
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise PublishError(
+            f"The card that is there has metadata that are not YAML: {' '.join(str(error).split())}. Mend it first."
+        ) from None
+    data = {} if data is None else data
+    if not isinstance(data, dict):
+        raise PublishError(
+            "The card that is there begins with a block between lines of '---' that holds no keys and values but a "
+            f"{type(data).__name__}. Mend it first."
+        )
+    for key in ("configs", "dataset_info"):
+        listed = data.get(key) or []
+        listed = [listed] if key == "dataset_info" and isinstance(listed, dict) else listed
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            raise PublishError(
+                f"{key} of the card that is there is no list of keys and values. Mend it first."
+            )
+    return data
+
+
+def _unnamed_config(names: Iterable[str]) -> list[dict[str, Any]]:
+    """The config that a card without configs stands for: `datasets` finds files of this pattern by themselves."""
+    splits = sorted({found[1] for name in names if (found := UNNAMED.fullmatch(name))})
+    files = [{"split": split, "path": f"data/{split}-*"} for split in splits]
+    return [{"config_name": "default", "data_files": files}] if files else []
+
+
 def without_configs(card: str, names: Sequence[str]) -> str:
     """The card without some configs: their entries in the metadata and the sections that we wrote about them."""
     text, body = front_matter(card)
     if not names or not text:
         return card
-    data = yaml.safe_load(text) or {}
+    data = read_metadata(text)
     gone = {*names, *(f"{name}_bytes" for name in names)}
-    changes = {
+    changes: dict[str, Any] = {
         key: [one for one in _listed(data.get(key)) if one.get("config_name") not in gone]
         for key in ("configs", "dataset_info")
         if key in data
@@ -185,8 +243,9 @@ def _info_entry(config: ConfigFacts, name: str, features: Features | None) -> di
 
 def _question_rows(infos: Sequence[Mapping[str, Any]]) -> int:
     """Rows of the largest config: rows of volumes, and of the same questions in other configs, are not further data."""
-    totals = [sum(split.get("num_examples", 0) for split in info.get("splits") or ()) for info in infos]
-    return max(totals, default=0)
+    splits = [[one for one in info.get("splits") or () if isinstance(one, dict)] for info in infos]
+    counts = [[one.get("num_examples") for one in some] for some in splits]
+    return max((sum(count for count in some if isinstance(count, int)) for some in counts), default=0)
 
 
 def _in_place(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -220,14 +279,14 @@ def _rewritten(old: str, data: Mapping[str, Any], changes: Mapping[str, Any]) ->
     starts = [match.start() for match in _KEY.finditer(text)]
     blocks = [text[start:stop] for start, stop in pairwise([*starts, len(text)])]
     result = text[: starts[0]] if starts else text
-    for block in blocks:
-        key = next(iter(yaml.safe_load(block) or {None: None}))
-        result += _dump({key: changed.pop(key)}) if key in changed else block
-    result += "".join(_dump({key: value}) for key, value in changed.items())
     wanted = {**data, **changes}
     try:
+        for block in blocks:
+            key = next(iter(yaml.safe_load(block) or {None: None}))
+            result += _dump({key: changed.pop(key)}) if key in changed else block
+        result += "".join(_dump({key: value}) for key, value in changed.items())
         same = yaml.safe_load(result) == wanted
-    except yaml.YAMLError:
+    except (yaml.YAMLError, TypeError):
         same = False
     # Anchors or a flow mapping at the top: then the whole block is written anew.
     return result if same else _dump(wanted)

@@ -56,6 +56,7 @@ def section(conversion: Conversion, place: str, defects: Sequence[str] | None, p
         picture: Path of the picture of the grade distribution, beside the card.
     """
     first = conversion.configs[0]
+    place = json.dumps(place, ensure_ascii=False)
     return template("section.md").substitute(
         name=first.name,
         what=_what(conversion),
@@ -96,7 +97,7 @@ def _volumes_text(conversion: Conversion, place: str) -> str:
     column = {"embed": "image", "files": "image_file", "reference": "image_url"}[job.volumes]
     embedded = job.volumes == "embed"
     lines = [
-        f'Volumes: `load_dataset("{place}", "{name}", streaming=True)`, one row a scan, joined by `scan_id`; '
+        f'Volumes: `load_dataset({place}, "{name}", streaming=True)`, one row a scan, joined by `scan_id`; '
         f"the column `{column}` holds "
         + {
             "embed": "the volume.",

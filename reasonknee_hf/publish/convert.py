@@ -11,12 +11,20 @@ from typing import Any
 
 from reasonknee_hf.errors import OptionError, PublishError
 from reasonknee_hf.publish.defects import defect_lines
-from reasonknee_hf.publish.facts import ConfigFacts, Folder, Store, grade_counts, scan_ids, split_facts
+from reasonknee_hf.publish.facts import (
+    ConfigFacts,
+    Folder,
+    Store,
+    files_named,
+    grade_counts,
+    scan_ids,
+    split_facts,
+)
 from reasonknee_hf.publish.job import Derived, Job, ReleaseSpec, describe_origin
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.selection import Row, Selection
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask, finished, run_tasks
-from reasonknee_hf.publish.volumes import files_state, plan_shards
+from reasonknee_hf.publish.volumes import files_state, plan_shards, remove_unfinished
 from reasonknee_hf.release import Release
 from reasonknee_hf.verify import Report
 
@@ -109,17 +117,28 @@ def convert(
 
     Raises:
         OptionError: An option that is not known or not possible.
-        PublishError: Nothing was selected, or what was written did not come back the same.
+        PublishError: Nothing was selected, what lies in `out` cannot be added to, or what was written did not come
+            back the same.
         VolumeMissingError: A volume or mask that the tables name is nowhere.
     """
-    from reasonknee_hf.publish.card import write_card
-    from reasonknee_hf.publish.croissant import write_croissant
+    from reasonknee_hf.publish.card import CARD, local_place, write_card
+    from reasonknee_hf.publish.croissant import FILE, write_croissant
     from reasonknee_hf.publish.names import check_name
+    from reasonknee_hf.publish.rehearse import check_folder, rehearse
+    from reasonknee_hf.publish.texts import text_of
 
     given = dict(locals())
     root = Path(out)
     job, release = make_job(given, root)
     check_name("config", job.name)
+    check_folder(root, job)
+    rehearse(
+        job,
+        text_of(root / CARD),
+        text_of(root / FILE),
+        place=local_place(root),
+        names=Folder(root).names(),
+    )
     conversion = produce(job, release, Folder(root), executor)
     write_card(root, conversion, defects=defect_lines(verify, release))
     write_croissant(root, conversion)
@@ -185,6 +204,7 @@ def produce(
         on_files: Called with the files of each task as it finishes; afterwards `store` must hold them.
     """
     splits = chosen_splits(job, release)
+    remove_unfinished(job)
     configs: list[ConfigFacts] = []
     scans: dict[str, list[str]] = {split: [] for split in splits}
     if job.questions:
@@ -204,7 +224,10 @@ def produce(
         scans = {split: chosen_scans(job, release, split) for split in splits}
     if job.volumes != "none":
         tasks = [task for split in splits for task in volume_tasks(job, release, split, scans[split])]
-        configs.append(_run(tasks, store, executor, on_files))
+        volumes = _run(tasks, store, executor, on_files)
+        if job.volumes == "files":
+            volumes.beside = files_named(store, (n for told in volumes.splits.values() for n in told.files))
+        configs.append(volumes)
     if job.derived.crops:
         tasks = [task for split in splits for task in question_tasks(job, release, split, CROPS)]
         configs.append(_run(tasks, store, executor, on_files))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ from datasets import ClassLabel, Value
 
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.attribution import CREATORS, LICENCE_URL, PAPER_URL, SOURCE_URL, TITLE
+from reasonknee_hf.publish.card import local_place
 from reasonknee_hf.publish.convert import Conversion
 from reasonknee_hf.publish.facts import ConfigFacts
 from reasonknee_hf.publish.schema import file_columns, is_volume
+from reasonknee_hf.publish.texts import text_of, write
 from reasonknee_hf.release import Release, layout
 from reasonknee_hf.version import __version__
 
@@ -112,31 +114,27 @@ def release_croissant(release: Release) -> dict[str, Any]:
 
 def write_croissant(root: Path, conversion: Conversion) -> None:
     """Describes a conversion in `croissant.json` of a folder."""
-    path = root / FILE
-    old = path.read_text("utf-8") if path.exists() else ""
-    path.write_text(version_croissant(old, conversion, root.name), "utf-8", newline="\n")
+    write(root / FILE, version_croissant(text_of(root / FILE), conversion, local_place(root)).encode())
 
 
-def version_croissant(old: str, conversion: Conversion, place: str) -> str:
+def version_croissant(old: str, conversion: Conversion, place: str, deleted: Sequence[str] = ()) -> str:
     """The description of a derived version as JSON text; configs that `old` describes, and others wrote, stay.
 
     Args:
         old: The description that is there; empty if there is none.
         conversion: What was written.
-        place: Repository id, or name of the folder.
+        place: Repository id, or folder: `./NAME`.
+        deleted: Configs whose descriptions are to go.
 
     Raises:
-        PublishError: `old` is not JSON.
+        PublishError: `old` is not JSON, or no description.
     """
-    try:
-        before = json.loads(old) if old else {}
-    except ValueError as error:
-        raise PublishError(f"The {FILE} that is there is not JSON: {error}. Mend or remove it.") from None
+    before = _read(old)
     job = conversion.job
-    mine = {job.name, job.volumes_name, job.crops_name}
-    sets = [one for one in before.get("distribution", ()) if one.get("@id") != _REPOSITORY]
+    mine = {job.name, job.volumes_name, job.crops_name, *deleted}
+    sets = [one for one in before.get("distribution") or () if one.get("@id") != _REPOSITORY]
     sets = [one for one in sets if str(one.get("@id")).removesuffix("-files") not in mine]
-    records = [one for one in before.get("recordSet", ()) if one.get("@id") not in mine]
+    records = [one for one in before.get("recordSet") or () if one.get("@id") not in mine]
     for config in conversion.configs:
         sets.append(
             _file_set(
@@ -147,15 +145,37 @@ def version_croissant(old: str, conversion: Conversion, place: str) -> str:
             )
         )
         records.append(_config_records(config))
-    url = f"https://huggingface.co/datasets/{place}"
+    # A folder has no address of its own: the description then points to where the data come from.
+    local = place.startswith("./")
+    url = SOURCE_URL if local else f"https://huggingface.co/datasets/{place}"
     told = _dataset(
         place.rpartition("/")[2],
         f"A version of {TITLE.partition(':')[0]}, derived by reasonknee_hf {__version__}; its card states the changes",
         url,
-        [_repository(url, None), *sets],
+        [_repository("." if local else url, None), *sets],
         records,
     )
     return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+
+
+def _read(old: str) -> dict[str, Any]:
+    try:
+        told = json.loads(old) if old else {}
+    except ValueError as error:
+        raise PublishError(f"The {FILE} that is there is not JSON: {error}. Mend or remove it.") from None
+    parts = (
+        [told.get(key) or [] for key in ("distribution", "recordSet")] if isinstance(told, dict) else [None]
+    )
+    if not all(map(_is_list_of_objects, parts)):
+        raise PublishError(
+            f"The {FILE} that is there is no object with lists of objects as distribution and recordSet. Mend or "
+            "remove it."
+        )
+    return dict(told)
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
 
 
 def _config_records(config: ConfigFacts) -> dict[str, Any]:

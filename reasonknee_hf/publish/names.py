@@ -36,10 +36,11 @@ def check_repo(repo_id: str) -> None:
         PublishError: The id is refused.
     """
     parts = repo_id.split("/")
-    if len(parts) in (1, 2) and all(_PART.fullmatch(part) for part in parts) and not repo_id.endswith(".git"):
+    if len(parts) == 2 and all(_PART.fullmatch(part) for part in parts) and not repo_id.endswith(".git"):
         return
     cleaned = [re.sub(r"[^A-Za-z0-9_.-]+", "-", part) for part in parts[-2:]]
     cleaned = [re.sub(r"-{2,}", "-", re.sub(r"\.{2,}", ".", part)).strip("-.")[:96] for part in cleaned]
+    cleaned = cleaned if len(parts) > 1 else ["OWNER", *cleaned]
     proposed = "/".join(part.removesuffix(".git") or "name" for part in cleaned)
     raise PublishError(
         f"{repo_id!r} is no repository id: OWNER/NAME of letters, digits, '_', '-' and '.', at most 96 each, without "

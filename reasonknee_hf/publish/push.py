@@ -14,23 +14,25 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import yaml
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import HfHubHTTPError
 
 from reasonknee_hf.errors import EndpointError, PublishError
+from reasonknee_hf.hub.endpoints import resolve_endpoints
 from reasonknee_hf.publish import croissant, repository
-from reasonknee_hf.publish.card import merged_card, without_configs
+from reasonknee_hf.publish.card import CARD, merged_card, read_metadata
 from reasonknee_hf.publish.convert import Conversion, make_job, produce
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.facts import Folder
+from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.names import check_name, check_repo
 from reasonknee_hf.publish.parquet import Limits
+from reasonknee_hf.publish.rehearse import check_folder, refuse_hidden_data, rehearse
 from reasonknee_hf.publish.repository import Repository
 from reasonknee_hf.publish.rules import front_matter
 from reasonknee_hf.publish.schema import STORED
 from reasonknee_hf.publish.selection import Row
-from reasonknee_hf.publish.stale import stale_files
+from reasonknee_hf.publish.stale import SHARD, stale_files, with_companions
 from reasonknee_hf.publish.viewer import table_findings
 from reasonknee_hf.verify import Report
 
@@ -93,22 +95,24 @@ def push(
         hub_endpoint: Hub to push to; `HF_ENDPOINT` by default.
         token: As in `huggingface_hub`, for the repository.
         source_token: The same for the source.
-        delete_configs: Configs of the repository to remove, with their files.
+        delete_configs: Configs of the repository to remove, with their files, volumes and crops.
 
     Returns:
         [`Conversion`]: what the repository now holds of it.
 
     Raises:
-        PublishError: What would be pushed could not be loaded back; raised before anything is sent.
+        PublishError: What would be pushed could not be loaded back, or merged with what is there; raised before
+            anything is sent. Or another push of the same config removed files of this one.
         ForbiddenError: The token may not write there.
         EndpointError: The Hub failed for too long.
     """
     given = dict(locals())
     check_repo(repo_id)
+    resolve_endpoints(hub_endpoint)
     with _staging(folder) as staging:
         job, release = make_job(given | {"token": source_token}, staging)
-        for written in (job.name, *delete_configs):
-            check_name("config", written)
+        check_name("config", job.name)
+        check_folder(staging, job)
         if job.volumes == "reference" and (release.sha is None or job.release.images is not None):
             raise PublishError(
                 f"volumes='reference' would leave paths of this machine in the repository: {release.tree.name} is no "
@@ -118,20 +122,28 @@ def push(
             repo_id, staging, revision=branch, endpoint=hub_endpoint, token=token, create_pr=create_pr
         )
         there.create(private)
-        _check_old_card(there)
+        parent = there.refresh()
+        card, description = (there.read_text(name, parent) for name in (CARD, croissant.FILE))
+        refuse_hidden_data(card, there.committed(), repo_id)
+        deleted = _deleted(delete_configs, job, card, there)
+        rehearse(job, card, description, place=repo_id, names=there.committed(), deleted=deleted)
 
         looked_at: set[str] = set()
 
         def send(files: Sequence[str]) -> None:
-            _say_what_is_not_shown(staging, files, looked_at)
-            beside = [name for path in files for name in files_beside(staging / path)]
-            there.upload([*beside, *files])
-            if folder is None and job.volumes != "none":
-                _forget_committed(staging, there)
+            full = [name for name in files if pq.read_metadata(staging / name).num_rows]
+            there.leave_out(set(files) - set(full))
+            if not full:
+                return
+            _say_what_is_not_shown(staging, full, looked_at)
+            beside = [name for path in full for name in files_beside(staging / path)]
+            there.upload([*beside, *full])
+            if folder is None:
+                _forget_committed(staging, there, job)
 
         defects = defect_lines(verify, release)
         conversion = produce(job, release, there, executor, on_files=send)
-        _finish(there, conversion, delete_configs, defects)
+        _finish(there, conversion, deleted, defects)
         return replace(conversion, pull_request=there.pull_request)
 
 
@@ -188,54 +200,76 @@ def _is_global(url: str) -> bool:
 @contextlib.contextmanager
 def _staging(folder: str | Path | None) -> Iterator[Path]:
     if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
         yield Path(folder)
         return
     with tempfile.TemporaryDirectory(prefix="reasonknee-push-") as temporary:
         yield Path(temporary)
 
 
-def _forget_committed(staging: Path, there: Repository) -> None:
+def _forget_committed(staging: Path, there: Repository, job: Job) -> None:
     """Removes volumes that are committed: an export of terabytes must not fill the disk."""
     for name in there.committed():
-        if "_volumes/" in name or "_crops/" in name:
+        if name.startswith((f"{job.volumes_name}/", f"{job.crops_name}/")):
             (staging / name).unlink(missing_ok=True)
 
 
-def _check_old_card(there: Repository) -> None:
-    old = there.read_text("README.md", there.refresh())
-    try:
-        yaml.safe_load(front_matter(old)[0])
-    except yaml.YAMLError as error:
+def _deleted(names: Sequence[str], job: Job, card: str, there: Repository) -> list[str]:
+    """The configs to remove, with those that were written beside them."""
+    listed = {
+        str(one.get("config_name")) for one in read_metadata(front_matter(card)[0]).get("configs") or ()
+    }
+    listed |= {name.split("/")[0] for name in there.committed() if SHARD.fullmatch(name)}
+    for name in names:
+        if name in (job.name, job.volumes_name, job.crops_name):
+            raise PublishError(f"The config {name} cannot be pushed and deleted by one call.")
+        if name not in listed:
+            raise PublishError(
+                f"{there.repo_id} has no config {name!r} to delete. Its configs: {', '.join(sorted(listed)) or 'none'}."
+            )
+    return with_companions(names, there.committed(), job)
+
+
+def _upload_again(there: Repository, conversion: Conversion) -> None:
+    """Uploads what was removed from the repository meanwhile, if it still lies here."""
+    beside = [name for config in conversion.configs for name in sorted(config.beside)]
+    lost = [name for name in (*beside, *conversion.files) if name not in there.names()]
+    gone = [name for name in lost if not there.is_here(name)]
+    if gone:
         raise PublishError(
-            f"The card of {there.repo_id} has metadata that are not YAML ({' '.join(str(error).split())}). "
-            "Mend it, then push."
-        ) from None
+            f"{len(gone)} files of the config {conversion.configs[0].name} that were in {there.repo_id} are gone, e.g. "
+            f"{gone[0]}: another push wrote this config with other options meanwhile. Run the same command again when "
+            "that has ended."
+        )
+    if lost:
+        there.upload(lost)
 
 
 def _finish(
     there: Repository,
     conversion: Conversion,
-    delete_configs: Sequence[str],
+    deleted: Sequence[str],
     defects: Sequence[str] | None,
 ) -> None:
     """Card, pictures and the removal of stale files in one commit upon the newest one; merged anew if that changes."""
     wait = repository.FIRST_WAIT
     for attempt in range(1, repository.TRIES + 1):
         parent = there.refresh()
-        old = there.read_text("README.md", parent)
+        _upload_again(there, conversion)
+        old = there.read_text(CARD, parent)
         card, pictures = merged_card(
-            without_configs(old, delete_configs), conversion, place=there.repo_id, defects=defects
+            old,
+            conversion,
+            place=there.repo_id,
+            defects=defects,
+            names=there.committed(),
+            deleted=deleted,
         )
         described = croissant.version_croissant(
-            there.read_text(croissant.FILE, parent), conversion, there.repo_id
+            there.read_text(croissant.FILE, parent), conversion, there.repo_id, deleted
         )
-        lost = [name for name in conversion.files if name not in there.names()]
-        if lost:
-            there.upload(lost)
-        stale = stale_files(there.names(), old, card, conversion, delete_configs)
+        stale = stale_files(there.committed(), old, card, conversion, deleted)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
-            CommitOperationAdd("README.md", card.encode()),
+            CommitOperationAdd(CARD, card.encode()),
             *(CommitOperationAdd(name, content) for name, content in pictures.items()),
             CommitOperationAdd(croissant.FILE, described.encode()),
             *(CommitOperationDelete(name) for name in stale),

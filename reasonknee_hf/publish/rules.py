@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -58,7 +58,7 @@ def card_problems(card: str) -> list[str]:
         return ["there is no metadata: a card begins with a YAML block between two lines of '---'"]
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that does not exist is the latter
         return [f"the metadata are not plain YAML: {' '.join(str(error).split())}"]
     if not isinstance(data, dict):
         return ["the metadata must be keys and values"]
@@ -91,8 +91,9 @@ def _configs(configs: Any) -> Iterator[str]:
         return
     names = Counter(str(one.get("config_name")) for one in configs)
     yield from (f"configs: {name!r} is there {count} times" for name, count in names.items() if count > 1)
-    if sum(one.get("default") is True for one in configs) > 1:
-        yield "configs: more than one is the default"
+    defaults = [str(one.get("config_name")) for one in configs if is_default(one)]
+    if len(defaults) > 1:
+        yield f"configs: more than one is the default: {', '.join(defaults)}"
     for one in configs:
         name = one.get("config_name")
         if not isinstance(name, str):
@@ -107,12 +108,17 @@ def _configs(configs: Any) -> Iterator[str]:
                 yield f"configs: split {entry.get('split')!r} of {name!r} has no path"
 
 
+def is_default(config: Mapping[str, Any]) -> bool:
+    """Whether `datasets` loads this config where none is named: it says so, or has that name."""
+    return bool(config.get("default")) or config.get("config_name") == "default"
+
+
 def _infos(infos: Any) -> Iterator[str]:
     from datasets import Features
 
     if infos is None:
         return
-    for info in [infos] if isinstance(infos, dict) else infos:
+    for info in _listed(infos):
         if not isinstance(info, dict):
             yield "dataset_info must be keys and values, or a list of them"
             continue
@@ -123,7 +129,7 @@ def _infos(infos: Any) -> Iterator[str]:
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 yield f"dataset_info: the features of {name!r} cannot be read ({error})"
         for split in info.get("splits") or ():
-            if not isinstance(split.get("num_examples"), int):
+            if not isinstance(split, dict) or not isinstance(split.get("num_examples"), int):
                 yield f"dataset_info: num_examples of {name!r} is not a whole number"
 
 

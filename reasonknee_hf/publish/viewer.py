@@ -20,6 +20,7 @@ from reasonknee_hf.publish.attribution import require_attribution
 from reasonknee_hf.publish.facts import Folder, Store
 from reasonknee_hf.publish.rules import card_problems
 from reasonknee_hf.publish.stale import matches, patterns
+from reasonknee_hf.publish.texts import decoded
 
 FIRST_ROWS_BYTES = 200_000
 LEAST_ROWS = 10
@@ -55,12 +56,12 @@ def check_card(root: str | Path) -> list[Finding]:
         root: Folder with `README.md` and the tables that it names.
 
     Raises:
-        PublishError: There is no card.
+        PublishError: There is no card, or it is not UTF-8.
     """
     path = Path(root) / "README.md"
     if not path.is_file():
         raise PublishError(f"{path} is not there; `reasonknee convert` writes it.")
-    card = path.read_text("utf-8")
+    card = decoded(path.read_bytes(), str(path))
     findings = [Finding("", problem) for problem in card_problems(card)]
     try:
         require_attribution(card)
