@@ -86,7 +86,7 @@ def test_withdrawn_files_beside_the_tables_go(origin, sample_dir):
 
 def test_files_beside_are_shared_out_by_their_size(sample_dir, tmp_path):
     options = {"source": str(sample_dir), "on_error": "null", "splits": "test", "volumes": "files"}
-    assert len(convert(tmp_path, "scans", shard_bytes=1000, **options).files) == 2
+    assert len(convert(tmp_path, "scans", shard_bytes=5000, **options).files) == 2
 
 
 KILLED = """

@@ -178,7 +178,9 @@ def _changes(job: Job) -> str:
         changes.append(f"Only a selection was kept: `{json.dumps(told, ensure_ascii=False)}`.")
     if job.on_error != "raise":
         done = "were left out" if job.on_error == "skip" else "have null in that column"
-        changes.append(f"Rows that do not fit the schema, and volumes that are absent, {done}.")
+        changes.append(
+            f"Rows that do not fit the schema, and volumes that are absent or cannot be read, {done}."
+        )
     if job.volumes == "embed":
         changes.append(
             "Volumes and masks were moved into Parquet files, one row a scan; their bytes are unchanged."

@@ -92,7 +92,7 @@ def convert(
     """Writes a release, or a selection of it, to a folder that `datasets.load_dataset` opens without this package.
 
     Questions become a config of small rows keyed by `scan_id`; volumes and masks are kept once a scan, in the config
-    `{name}_volumes`. Files that an earlier call with the same options finished are kept.
+    `{name}_volumes`. Files that an earlier call finished are kept while options, release and volumes are the same.
 
     Args:
         out: A folder. Configs that lie there already stay.
@@ -108,8 +108,8 @@ def convert(
         row_group_bytes, shard_bytes: Sizes in real bytes.
         source, revision, endpoint, token, images, high_fidelity: As in [`open_release`]. A token does not travel to
             the workers of an executor; they use the one of `huggingface_hub`.
-        annotations, on_error: As in [`load_dataset`]. For volumes: `"raise"` stops at a missing file, `"skip"` leaves
-            the scan out of the volumes, `"null"` writes null.
+        annotations, on_error: As in [`load_dataset`]. For volumes: `"raise"` stops at a file that is missing or cannot
+            be read, `"skip"` leaves the scan out of the volumes, `"null"` writes null.
         verify: Whether to look for defects of the release now, for the card; or a report of [`verify_release`].
 
     Returns:
@@ -120,6 +120,7 @@ def convert(
         PublishError: Nothing was selected, what lies in `out` cannot be added to, or what was written did not come
             back the same.
         VolumeMissingError: A volume or mask that the tables name is nowhere.
+        VolumeFormatError, VolumeDataError: One is no NIfTI file, or is cut or fails its checksum.
     """
     from reasonknee_hf.publish.card import CARD, local_place, write_card
     from reasonknee_hf.publish.croissant import FILE, write_croissant
