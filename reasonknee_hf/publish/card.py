@@ -108,12 +108,12 @@ def merged_metadata(old: str, conversion: Conversion, names: Iterable[str] = ())
     infos = [
         info for info in _listed(data.get("dataset_info")) if info.get("config_name", "default") not in ours
     ]
-    there = data.get("configs") or _unnamed_config(names)
-    lost = [one for one in _unnamed_config(names) if "default" in ours and not data.get("configs")]
-    if lost:
+    unnamed = [] if data.get("configs") else _unnamed_config(names)
+    there = data.get("configs") or unnamed
+    if unnamed and "default" in ours:
         raise PublishError(
-            f"The files {lost[0]['data_files'][0]['path']} that are there are loaded as the config 'default', which a "
-            "config of that name would hide. Choose another name=, or remove them."
+            f"The files {unnamed[0]['data_files'][0]['path']} that are there are loaded as the config 'default', "
+            "which a config of that name would hide. Choose another name=, or remove them."
         )
     configs = [one for one in there if one.get("config_name") not in ours]
     entries = [_config_entry(config, name) for config, name, _ in _card_configs(conversion)]
