@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 import threading
 
 import datasets
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -257,12 +259,12 @@ my_key:   {odd: [1,  2]}   # unknown to us
 tags: [knee, "theirs"]
 configs:
 - config_name: other
-  data_files: other/*.csv
+  data_files: other/*.parquet
 - config_name: second
   default: true
   data_files:
   - split: test
-    path: second/*.csv
+    path: second/*.parquet
 ---
 # A title of theirs
 
@@ -276,12 +278,22 @@ Last words.
 """
 
 
+def parquet(columns: dict) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
 def put_theirs(origin, last: str = "") -> None:
-    others = {"other/a.csv": "x\n1\n", "second/b.csv": "y\n2\n", "notes.txt": "theirs"}
+    others = {
+        "other/a.parquet": parquet({"x": [1]}),
+        "second/b.parquet": parquet({"y": [2]}),
+        "notes.txt": "theirs",
+    }
     origin.put_tree(REPO, {"README.md": HAND_WRITTEN + last, **others})
 
 
-def test_card_and_files_of_others_stay(origin, sample_dir):
+def test_card_and_files_of_others_stay(origin, sample_dir, tmp_path):
     put_theirs(origin)
     before = files_of(origin)
     push_bench(origin, sample_dir, volumes="none")
@@ -301,8 +313,17 @@ def test_card_and_files_of_others_stay(origin, sample_dir):
     assert all(line in position for line in kept)  # all of theirs, in their order
     assert metadata_of(origin)["tags"][:2] == ["knee", "theirs"]
     assert card_problems(card_of(origin)) == []
-    found = datasets.load_dataset("csv", data_files=f"{origin.url}/datasets/{REPO}/resolve/main/second/b.csv")
-    assert found["train"].to_list() == [{"y": 2}]
+    found = read_plainly(REPO, "test", ["second", "bench"], tmp_path, HF_ENDPOINT=origin.url)
+    assert found["second"]["streamed"] == found["second"]["prepared"] == [{"y": 2}]
+    assert found["bench"]["prepared"] == rows_of(sample_dir, "bench", "test")
+
+
+def test_a_repository_that_is_read_as_another_format_is_refused(origin, sample_dir):
+    tables = {"a/1.csv": "x\n1\n", "a/2.csv": "x\n1\n"}
+    origin.put_tree(REPO, {"README.md": HAND_WRITTEN.replace("other/*.parquet", "a/*.csv"), **tables})
+    with pytest.raises(PublishError, match=r"first config of .*, other, is of files such as a/1\.csv"):
+        push_bench(origin, sample_dir, volumes="none")
+    assert origin.requests("_lfs/", "PUT") == []
 
 
 def test_a_card_that_cannot_be_read_is_not_taken_for_absent(origin, sample_dir):
@@ -366,12 +387,12 @@ def test_another_config_is_deleted_only_when_told(origin, sample_dir):
     put_theirs(origin)
     push_bench(origin, sample_dir, volumes="none")
     push_bench(origin, sample_dir, volumes="none", name="mine")
-    assert "other/a.csv" in files_of(origin)
+    assert "other/a.parquet" in files_of(origin)
     push_bench(origin, sample_dir, volumes="none", name="mine", delete_configs=["other", "bench"])
     left = files_of(origin)
-    assert "other/a.csv" not in left
+    assert "other/a.parquet" not in left
     assert not any(name.startswith("bench/") for name in left)
-    assert {"second/b.csv", "notes.txt"} <= set(left)
+    assert {"second/b.parquet", "notes.txt"} <= set(left)
     assert config_names(origin) == ["second", "mine"]
     assert "## Config `bench`" not in card_of(origin)
     assert "Words of theirs." in card_of(origin)

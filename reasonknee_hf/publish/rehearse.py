@@ -12,7 +12,7 @@ from reasonknee_hf.publish.convert import Conversion
 from reasonknee_hf.publish.facts import ConfigFacts, SplitFacts
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.rules import front_matter
-from reasonknee_hf.publish.stale import SHARD
+from reasonknee_hf.publish.stale import SHARD, matches, patterns
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask
 
 _TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
@@ -45,7 +45,8 @@ def rehearse(
         for task in tasks
     ]
     empty = Conversion(job, tuple(configs), {})
-    merged_card(card, empty, place=place, names=names, deleted=deleted)
+    merged, _ = merged_card(card, empty, place=place, names=names, deleted=deleted)
+    _refuse_other_reader(merged, names, place)
     croissant.version_croissant(description, empty, place, deleted)
 
 
@@ -67,10 +68,28 @@ def refuse_hidden_data(card: str, names: Iterable[str], place: str) -> None:
         and not (name in _NO_DATA or SHARD.fullmatch(name) or UNNAMED.fullmatch(name))
     )
     if data:
+        named = f"'configs: [{{config_name: default, data_files: {data[0]}}}]'"
+        advice = f"Add them to the metadata of its card first, e.g. {named}, or push"
         raise PublishError(
             f"{place} holds {len(data)} data files such as {data[0]}, and its card names no config of them: once it "
-            "names another, nobody could load them. Add them to the metadata of its card first, e.g. "
-            f"'configs: [{{config_name: default, data_files: {data[0]}}}]', or push to another repository."
+            f"names another, nobody could load them. {advice if data[0].endswith('.parquet') else 'Push'} to another "
+            "repository."
+        )
+
+
+def _refuse_other_reader(card: str, names: Iterable[str], place: str) -> None:
+    """Refuses a card whose first config is not of Parquet files: `datasets` reads all configs as it reads that one.
+
+    Raises:
+        PublishError: What is written could not be loaded.
+    """
+    (first, globs), *_ = patterns(card).items()
+    found = [name for name in names if any(matches(name, glob) for glob in globs)]
+    other = [name for name in (*found, *globs) if name.endswith(_TABLES) and not name.endswith(".parquet")]
+    if other and not any(name.endswith(".parquet") for name in found):
+        raise PublishError(
+            f"The first config of {place}, {first}, is of files such as {other[0]}, and datasets reads all configs "
+            "of a repository as it reads the first one: Parquet beside them could not be loaded. Choose another place."
         )
 
 
