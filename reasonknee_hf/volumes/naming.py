@@ -50,6 +50,8 @@ class NamedErrors:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
         if not isinstance(error, (*_NAMED, FileNotFoundError)):
             local = self._path is not None and is_local(self._path)  # elsewhere it may be the connection
             if local and isinstance(error, OSError) and not isinstance(error, ReasonKneeError):
