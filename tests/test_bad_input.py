@@ -172,6 +172,9 @@ class TestReports:
         assert report.counts == {"skipped": 2 * 62}
         assert {fault.row.rpartition("_")[0] for fault in report.faults} == {absent, cut}
         assert any("124 rows skipped" in message for message in caplog.messages)
+        _, *reasons = str(report).splitlines()
+        assert len(reasons) == 2  # one a scan, not one a row
+        assert all(" and 61 more skipped: image: " in reason for reason in reasons)
 
     def test_null(self, damaged, sample_dir):
         root, absent, cut = damaged

@@ -55,8 +55,14 @@ class Report:
         if not self.faults:
             return "no row was left out or emptied"
         counts = ", ".join(f"{count:,} rows {action}" for action, count in sorted(self.counts.items()))
-        shown = [f"  {fault.row} {fault.action}: {fault.reason}" for fault in self.faults[:20]]
-        more = [f"  and {len(self.faults) - 20:,} more"] if len(self.faults) > 20 else []
+        rows: dict[tuple[str, str], list[str]] = {}  # the rows of a scan share what is wrong with its volume
+        for fault in self.faults:
+            rows.setdefault((fault.action, fault.reason), []).append(fault.row)
+        shown = [
+            f"  {some[0]}{f' and {len(some) - 1:,} more' if some[1:] else ''} {action}: {reason}"
+            for (action, reason), some in list(rows.items())[:20]
+        ]
+        more = [f"  and {len(rows) - 20:,} more reasons"] if len(rows) > 20 else []
         return "\n".join([counts, *shown, *more])
 
 
