@@ -84,7 +84,7 @@ def _refuse_other_reader(card: str, names: Iterable[str], place: str) -> None:
         PublishError: What is written could not be loaded.
     """
     (first, globs), *_ = patterns(card).items()
-    found = [name for name in names if any(matches(name, glob) for glob in globs)]
+    found = sorted(name for name in names if any(matches(name, glob) for glob in globs))
     other = [name for name in (*found, *globs) if name.endswith(_TABLES) and not name.endswith(".parquet")]
     if other and not any(name.endswith(".parquet") for name in found):
         raise PublishError(
