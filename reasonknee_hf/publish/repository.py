@@ -252,9 +252,8 @@ def _is_passing(error: Exception) -> bool:
     """Whether an error without a status is a failure to connect, a broken answer, or a download that failed."""
     if isinstance(error, (LocalEntryNotFoundError, ConnectionError, TimeoutError)):
         return True
-    return type(error).__module__.startswith(
-        ("httpx", "httpcore", "requests")
-    )  # differs with the client's version
+    # The client's HTTP library differs with its version.
+    return type(error).__module__.startswith(("httpx", "httpcore", "requests"))
 
 
 def _retry_after(error: HfHubHTTPError) -> float | None:
