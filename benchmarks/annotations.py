@@ -61,7 +61,7 @@ def chunks(path: str, start: int = 0) -> Iterator[bytes]:
 
 
 def ours(path: str) -> Iterator[Any]:
-    from reasonknee_hf.rows.json_array import iter_records
+    from reasonknee_hf.dataset.json_array import iter_records
 
     return iter_records(chunks(path), name=path)
 
@@ -76,7 +76,7 @@ def ours_with_offsets(path: str) -> Iterator[Any]:
 
 
 def ours_in_four_shares(path: str) -> Iterator[Any]:
-    from reasonknee_hf.rows.json_array import iter_share
+    from reasonknee_hf.dataset.json_array import iter_share
 
     size = Path(path).stat().st_size
     for start, stop in itertools.pairwise(size * part // 4 for part in range(5)):
@@ -110,8 +110,8 @@ RECORDS: dict[str, Callable[[str], Iterator[Any]]] = {
 
 def release_of(path: str) -> str:
     """A release whose train array is `path`, made beside it once."""
-    from reasonknee_hf.rows.json_array import iter_records
-    from reasonknee_hf.rows.scan import scan_from_image_path
+    from reasonknee_hf.dataset.json_array import iter_records
+    from reasonknee_hf.knee.scans import scan_from_image_path
 
     root = Path(path).with_suffix(".release")
     array = root / "data/generate_data/train.json"
@@ -211,9 +211,9 @@ def run_worker(method: str, path: str) -> None:
 
 def import_what_is_used(method: str) -> None:
     """Imports are not part of what is compared."""
-    modules = ["orjson", "ijson.backends.yajl2_c", "reasonknee_hf.rows.json_array"]
+    modules = ["orjson", "ijson.backends.yajl2_c", "reasonknee_hf.dataset.json_array"]
     if method in STREAMS:
-        modules += ["datasets", "pandas", "reasonknee_hf.builder"]
+        modules += ["datasets", "pandas", "reasonknee_hf.dataset.builder"]
         # `datasets` makes its streams torch datasets, and loads scipy for every builder it prepares for streaming.
         for optional in ("torch.utils.data", "scipy.io"):
             with contextlib.suppress(ImportError):

@@ -221,7 +221,7 @@ def check_records(source: Path, folder: Path) -> None:
     """Every record of our file equals what `json.load` gives."""
     import pyarrow.parquet as pq
 
-    from reasonknee_hf.publish.rows import published_record
+    from reasonknee_hf.publish.question_rows import published_record
 
     published = iter(json.loads((source / "data/generate_data/train.json").read_text("utf-8")))
     count = 0

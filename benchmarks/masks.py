@@ -87,7 +87,7 @@ def wanted(task: str, members: int) -> list[int]:
 
 
 def ours(url: str, indices: list[int]) -> dict[int, bytes]:
-    from reasonknee_hf.hub.filesystem import ReasonKneeFileSystem
+    from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 
     fs = ReasonKneeFileSystem(REPO, endpoint=url)
     paths = {f"{FOLDER}/{member_name(index)}": index for index in indices}
@@ -172,7 +172,7 @@ def run_worker(method: str, url: str, indices: list[int]) -> None:
     import huggingface_hub  # noqa: F401
     import remotezip  # noqa: F401
 
-    import reasonknee_hf.hub.filesystem  # noqa: F401
+    import reasonknee_hf.hub.fs.filesystem  # noqa: F401
 
     assert fsspec.implementations.http
     started = time.perf_counter()

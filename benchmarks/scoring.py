@@ -19,7 +19,7 @@ from memory import peak_memory
 
 from reasonknee_hf.bench import read_answer, read_references, score
 from reasonknee_hf.bench.inputs import read_entries
-from reasonknee_hf.rows.moaks import QUESTIONS
+from reasonknee_hf.knee.moaks import QUESTIONS
 
 
 def rows(scans: int) -> Iterator[dict]:

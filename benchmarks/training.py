@@ -32,9 +32,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from volumes import write_volumes
 
-from reasonknee_hf.loading import load_dataset
-from reasonknee_hf.rows.moaks import QUESTIONS
-from reasonknee_hf.sample.prompts import prompt
+from reasonknee_hf.dataset.loading import load_dataset
+from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.sample.prompts import prompt
 from reasonknee_hf.train import Collator, plan_view, training_stream
 
 WORKERS = 2

@@ -30,11 +30,11 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from reasonknee_hf.rows.moaks import QUESTIONS
-from reasonknee_hf.sample.prompts import prompt
+from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.sample.prompts import prompt
 from reasonknee_hf.volumes import decode, inflate, views
-from reasonknee_hf.volumes.cache import volume_cache
 from reasonknee_hf.volumes.volume import KneeVolume
+from reasonknee_hf.volumes.volume_cache import volume_cache
 
 SHAPE = (160, 384, 384)
 BOX = [83, 140, 117, 260, 154, 257]

@@ -19,8 +19,8 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from reasonknee_hf.rows.moaks import QUESTIONS
-from reasonknee_hf.sample.prompts import prompt
+from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.sample.prompts import prompt
 
 SPECIAL = [
     "<|endoftext|>",

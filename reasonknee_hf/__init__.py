@@ -17,14 +17,14 @@ from reasonknee_hf import environment
 from reasonknee_hf.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from reasonknee_hf.dataset.loading import load_dataset as load_dataset
+    from reasonknee_hf.dataset.register import register as register
+    from reasonknee_hf.dataset.stream import report as report
     from reasonknee_hf.errors import ReasonKneeError as ReasonKneeError
-    from reasonknee_hf.loading import load_dataset as load_dataset
-    from reasonknee_hf.opening import open_release as open_release
+    from reasonknee_hf.knee.open_release import open_release as open_release
+    from reasonknee_hf.knee.release import Release as Release
     from reasonknee_hf.publish.convert import convert as convert
     from reasonknee_hf.publish.push import push as push
-    from reasonknee_hf.register import register as register
-    from reasonknee_hf.release import Release as Release
-    from reasonknee_hf.stream import report as report
     from reasonknee_hf.verify import verify_release as verify_release
     from reasonknee_hf.volumes.feature import VolumeFeature as VolumeFeature
     from reasonknee_hf.volumes.volume import KneeVolume as KneeVolume
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "KneeVolume": "reasonknee_hf.volumes.volume",
     "ReasonKneeError": "reasonknee_hf.errors",
-    "Release": "reasonknee_hf.release",
+    "Release": "reasonknee_hf.knee",
     "VolumeFeature": "reasonknee_hf.volumes.feature",
     "convert": "reasonknee_hf.publish.convert",
-    "load_dataset": "reasonknee_hf.loading",
-    "open_release": "reasonknee_hf.opening",
+    "load_dataset": "reasonknee_hf.dataset.loading",
+    "open_release": "reasonknee_hf.knee.open_release",
     "push": "reasonknee_hf.publish.push",
-    "register": "reasonknee_hf.register",
-    "report": "reasonknee_hf.stream",
+    "register": "reasonknee_hf.dataset.register",
+    "report": "reasonknee_hf.dataset.stream",
     "verify_release": "reasonknee_hf.verify",
 }
 
@@ -64,6 +64,6 @@ def __dir__() -> list[str]:
 
 
 if environment.register_on_import():
-    from reasonknee_hf.register import register
+    from reasonknee_hf.dataset.register import register
 
     register()

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reasonknee_hf.errors import FileMissingError
-from reasonknee_hf.hub.archive import CutArchive
-from reasonknee_hf.hub.parts import PartSet
 from reasonknee_hf.hub.tree import FileEntry
+from reasonknee_hf.hub.zips.archive import CutArchive
+from reasonknee_hf.hub.zips.parts import PartSet
 
 
 class CountingTree:

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Iterable, Iterator
 
-from reasonknee_hf.rows.moaks import QUESTIONS
+from reasonknee_hf.knee.moaks import QUESTIONS
 
 ALL = range(1, 63)
 

@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from reasonknee_hf.rows.moaks import QUESTIONS
-from reasonknee_hf.sample.prompts import prompt
-from reasonknee_hf.sample.texts import answer
+from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.sample.prompts import prompt
+from reasonknee_hf.knee.sample.sample_texts import answer
 
 RECORDS_PER_SCAN = 62
 BYTES_PER_RECORD = 1900

@@ -55,6 +55,6 @@ def upstream_dir() -> Path:
 @pytest.fixture(scope="session")
 def sample_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the synthetic release with its irregular rows; session-wide, so do not change it."""
-    from reasonknee_hf.sample import write_sample
+    from reasonknee_hf.knee.sample import write_sample
 
     return write_sample(tmp_path_factory.mktemp("sample") / "release")

@@ -52,7 +52,7 @@ def read_plainly(place: str, split: str, configs: list[str], home: Path, **env: 
 
 def rows_of(release: Path, config: str, split: str) -> list[dict]:
     """Rows of the release without their volumes, as our own stream gives them."""
-    from reasonknee_hf.loading import load_dataset
+    from reasonknee_hf.dataset.loading import load_dataset
 
     rows = load_dataset(
         config, split=split, streaming=True, source=str(release), on_error="null", masks=False

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reasonknee_hf.rows.moaks import QUESTIONS, Question
-from reasonknee_hf.sample.files import (
+from reasonknee_hf.knee.moaks import QUESTIONS, Question
+from reasonknee_hf.knee.sample.sample_files import (
     Box,
     cut_archive,
     label_bounds,
@@ -28,8 +28,8 @@ from reasonknee_hf.sample.files import (
     write_text,
     zip_member,
 )
-from reasonknee_hf.sample.tables import SPLIT_HEADER
-from reasonknee_hf.sample.texts import answer
+from reasonknee_hf.knee.sample.sample_tables import SPLIT_HEADER
+from reasonknee_hf.knee.sample.sample_texts import answer
 
 LABELS = {
     "background": 0,

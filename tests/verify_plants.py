@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from reasonknee_hf import open_release
-from reasonknee_hf.sample.files import cut_archive, nifti_bytes, write_records, zip_member
+from reasonknee_hf.knee.sample.sample_files import cut_archive, nifti_bytes, write_records, zip_member
 from reasonknee_hf.verify import Report, verify
 from reasonknee_hf.verify.findings import KINDS
 

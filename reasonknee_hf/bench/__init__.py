@@ -6,11 +6,11 @@ report = score("answers.jsonl", reasonknee_hf.load_dataset("bench", split="test"
 print(report.text(compare_paper=True))
 """
 
-from reasonknee_hf.bench.answers import Reading, read_answer
-from reasonknee_hf.bench.boxes import BoxConvention, iou
+from reasonknee_hf.bench.answer_reading import Reading, read_answer
+from reasonknee_hf.bench.box_reading import BoxConvention, iou
 from reasonknee_hf.bench.priors import Priors, count_grades, load_priors
 from reasonknee_hf.bench.references import read_references
-from reasonknee_hf.bench.report import Report
+from reasonknee_hf.bench.score_report import Report
 from reasonknee_hf.bench.scoring import score
 
 __all__ = [

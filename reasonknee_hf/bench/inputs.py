@@ -28,7 +28,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
 
 from reasonknee_hf.errors import OptionError, PredictionError
-from reasonknee_hf.rows.moaks import question_for_prompt
+from reasonknee_hf.knee.moaks import question_for_prompt
 
 Conflicts = Literal["first", "invalid", "raise"]
 Predictions: TypeAlias = (

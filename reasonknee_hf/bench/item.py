@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reasonknee_hf.bench.inputs import CONFLICTING
-from reasonknee_hf.bench.report import Report
+from reasonknee_hf.bench.score_report import Report
 
 
 def item_text(row: Mapping[str, Any], report: Report) -> str:

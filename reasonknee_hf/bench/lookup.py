@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from reasonknee_hf.bench import jsonish
-from reasonknee_hf.rows.moaks import QUESTIONS, Question
+from reasonknee_hf.knee.moaks import QUESTIONS, Question
 
 WRAPPERS = frozenset(
     (

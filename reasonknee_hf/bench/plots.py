@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from reasonknee_hf.bench.report import Report
+from reasonknee_hf.bench.score_report import Report
 from reasonknee_hf.errors import ExtraMissingError
-from reasonknee_hf.rows.moaks import CATEGORIES
-from reasonknee_hf.volumes.figures import picture_format
+from reasonknee_hf.knee.moaks import CATEGORIES
+from reasonknee_hf.look.figures import picture_format
 
 _BLUE, _DARK, _GREY, _RED = "#3b6fb6", "#1f2a44", "#8a8f98", "#c44e52"
 _BINS = (0.0, 1e-9, 0.1, 0.25, 0.5, 0.75, 1.0 + 1e-9)

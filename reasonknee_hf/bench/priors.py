@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from reasonknee_hf.bench.references import References, needed_columns, read_references
 from reasonknee_hf.errors import PredictionError
-from reasonknee_hf.rows.moaks import QUESTIONS
+from reasonknee_hf.knee.moaks import QUESTIONS
 
 
 @dataclass(frozen=True)

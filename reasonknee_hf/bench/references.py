@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import RecordError
-from reasonknee_hf.rows.moaks import CATEGORIES, QUESTIONS, Attribute, Question
+from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, Attribute, Question
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.bench.answers import Reading, read_answer
-from reasonknee_hf.bench.boxes import (
+from reasonknee_hf.bench.answer_reading import Reading, read_answer
+from reasonknee_hf.bench.box_reading import (
     OAI_DESS_SPACING,
     BoxConvention,
     centre_distance,
@@ -29,7 +29,7 @@ from reasonknee_hf.bench.inputs import CONFLICTING, Conflicts, Entry, Merged, Pr
 from reasonknee_hf.bench.metrics import Bootstrap
 from reasonknee_hf.bench.priors import Priors
 from reasonknee_hf.bench.references import References, read_references
-from reasonknee_hf.bench.report import Report
+from reasonknee_hf.bench.score_report import Report
 from reasonknee_hf.bench.summary import summarise
 from reasonknee_hf.errors import OptionError
 

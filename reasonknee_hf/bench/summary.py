@@ -10,7 +10,7 @@ import numpy as np
 from reasonknee_hf.bench import metrics
 from reasonknee_hf.bench.metrics import Bootstrap, Floats, Ints, grouped, micro_macro
 from reasonknee_hf.bench.references import ATTRIBUTE_KINDS
-from reasonknee_hf.rows.moaks import CATEGORIES
+from reasonknee_hf.knee.moaks import CATEGORIES
 
 if TYPE_CHECKING:
     from reasonknee_hf.bench.priors import Priors

@@ -14,18 +14,27 @@ from reasonknee_hf.errors import ReasonKneeError
 # Command name -> (module, one-line help). A module is imported only when its command is asked for; it offers
 # `configure(parser)` and `run(args) -> int`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "bench": ("reasonknee_hf.cli.bench", "ReasonKnee-Bench: score a run, write its items, look at one"),
-    "check-card": ("reasonknee_hf.cli.check_card", "what the Hub or its viewer would refuse about a folder"),
-    "convert": ("reasonknee_hf.cli.convert", "write a version that plain `datasets` loads"),
-    "croissant": ("reasonknee_hf.cli.croissant", "describe a release in Croissant (JSON-LD)"),
-    "demo": ("reasonknee_hf.cli.demo", "the main job on the built-in sample: rows, and a picture"),
-    "doctor": ("reasonknee_hf.cli.doctor", "which endpoints a run could use, and who would get a token"),
-    "masks": ("reasonknee_hf.cli.masks", "list, get or join the members of the cut mask archive"),
-    "push": ("reasonknee_hf.cli.push", "write such a version and push it to a repository"),
-    "rows": ("reasonknee_hf.cli.rows", "rows of one config as JSON lines"),
-    "sample": ("reasonknee_hf.cli.sample", "write a synthetic release to a folder"),
-    "show": ("reasonknee_hf.cli.show", "look at one row or scan, as a picture or a page"),
-    "verify": ("reasonknee_hf.cli.verify", "what does not fit together in a release"),
+    "bench": (
+        "reasonknee_hf.cli.bench_command",
+        "ReasonKnee-Bench: score a run, write its items, look at one",
+    ),
+    "check-card": (
+        "reasonknee_hf.cli.check_card_command",
+        "what the Hub or its viewer would refuse about a folder",
+    ),
+    "convert": ("reasonknee_hf.cli.convert_command", "write a version that plain `datasets` loads"),
+    "croissant": ("reasonknee_hf.cli.croissant_command", "describe a release in Croissant (JSON-LD)"),
+    "demo": ("reasonknee_hf.cli.demo_command", "the main job on the built-in sample: rows, and a picture"),
+    "doctor": (
+        "reasonknee_hf.cli.doctor_command",
+        "which endpoints a run could use, and who would get a token",
+    ),
+    "masks": ("reasonknee_hf.cli.masks_command", "list, get or join the members of the cut mask archive"),
+    "push": ("reasonknee_hf.cli.push_command", "write such a version and push it to a repository"),
+    "rows": ("reasonknee_hf.cli.rows_command", "rows of one config as JSON lines"),
+    "sample": ("reasonknee_hf.cli.sample_command", "write a synthetic release to a folder"),
+    "show": ("reasonknee_hf.cli.show_command", "look at one row or scan, as a picture or a page"),
+    "verify": ("reasonknee_hf.cli.verify_command", "what does not fit together in a release"),
 }
 
 

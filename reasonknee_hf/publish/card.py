@@ -15,8 +15,8 @@ from datasets import Features
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.attribution import LICENCE, SOURCE_ID, attribution, require_attribution
 from reasonknee_hf.publish.cardtext import section
+from reasonknee_hf.publish.config_facts import ConfigFacts, Folder
 from reasonknee_hf.publish.convert import Conversion
-from reasonknee_hf.publish.facts import ConfigFacts, Folder
 from reasonknee_hf.publish.picture import grade_picture, picture_name
 from reasonknee_hf.publish.rules import card_problems, front_matter, is_default, size_category
 from reasonknee_hf.publish.schema import has_volumes, plain_volumes

@@ -9,8 +9,8 @@ from typing import Any
 from datasets import ClassLabel, Value
 
 from reasonknee_hf.publish.attribution import template
+from reasonknee_hf.publish.config_facts import ConfigFacts, GradeCounts
 from reasonknee_hf.publish.convert import Conversion
-from reasonknee_hf.publish.facts import ConfigFacts, GradeCounts
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.schema import is_volume
 

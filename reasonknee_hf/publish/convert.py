@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.errors import OptionError, PublishError
-from reasonknee_hf.publish.defects import defect_lines
-from reasonknee_hf.publish.facts import (
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.publish.config_facts import (
     ConfigFacts,
     Folder,
     Store,
@@ -20,12 +20,12 @@ from reasonknee_hf.publish.facts import (
     scan_ids,
     split_facts,
 )
+from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.job import Derived, Job, ReleaseSpec, describe_origin
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.selection import Row, Selection
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask, finished, run_tasks
-from reasonknee_hf.publish.volumes import files_state, plan_shards, remove_unfinished
-from reasonknee_hf.release import Release
+from reasonknee_hf.publish.volume_files import files_state, plan_shards, remove_unfinished
 from reasonknee_hf.verify import Report
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ def convert(
     """
     from reasonknee_hf.publish.card import CARD, local_place, write_card
     from reasonknee_hf.publish.croissant import FILE, write_croissant
-    from reasonknee_hf.publish.names import check_name
+    from reasonknee_hf.publish.given_names import check_name
     from reasonknee_hf.publish.rehearse import check_folder, rehearse
     from reasonknee_hf.publish.texts import text_of
 
@@ -150,7 +150,7 @@ def make_job(given: Mapping[str, Any], out: Path) -> tuple[Job, Release]:
     """The job that the keywords of `convert` describe, and its release, opened."""
     source = given["source"]
     if source == "sample":
-        from reasonknee_hf.sample import sample_folder
+        from reasonknee_hf.knee.sample import sample_folder
 
         source = str(sample_folder())
     endpoint, listed = given["endpoint"], given["high_fidelity"]

@@ -10,13 +10,14 @@ from typing import Any
 from datasets import ClassLabel, Value
 
 from reasonknee_hf.errors import PublishError
+from reasonknee_hf.knee import layout
+from reasonknee_hf.knee.release import Release
 from reasonknee_hf.publish.attribution import CREATORS, LICENCE_URL, PAPER_URL, SOURCE_URL, TITLE
 from reasonknee_hf.publish.card import local_place
+from reasonknee_hf.publish.config_facts import ConfigFacts
 from reasonknee_hf.publish.convert import Conversion
-from reasonknee_hf.publish.facts import ConfigFacts
 from reasonknee_hf.publish.schema import file_columns, is_volume
 from reasonknee_hf.publish.texts import text_of, write
-from reasonknee_hf.release import Release, layout
 from reasonknee_hf.version import __version__
 
 FILE = "croissant.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.release import Release
+from reasonknee_hf.knee.release import Release
 from reasonknee_hf.verify import Report
 from reasonknee_hf.verify import verify as verify_release
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from reasonknee_hf.dataset.joining import BROKEN
 from reasonknee_hf.errors import ExtraMissingError, RecordError
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.volumes import accept_broken
-from reasonknee_hf.release.joining import BROKEN
+from reasonknee_hf.publish.volume_files import accept_broken
 from reasonknee_hf.volumes import boxes
 from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.voxels import Array

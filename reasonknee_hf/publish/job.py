@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.row_features import CONFIGS
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.schema import VOLUME_MODES
 from reasonknee_hf.publish.selection import Selection, whole_number
-from reasonknee_hf.release import Release
-from reasonknee_hf.rows.features import CONFIGS
 from reasonknee_hf.version import __version__
 
 FORMAT = 1
@@ -33,7 +33,7 @@ class ReleaseSpec:
 
     def open(self, token: str | bool | None = None) -> Release:
         """The release."""
-        from reasonknee_hf.opening import open_release
+        from reasonknee_hf.knee.open_release import open_release
 
         return open_release(
             self.source,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 
-from reasonknee_hf.publish.facts import GradeCounts
+from reasonknee_hf.publish.config_facts import GradeCounts
 
 logger = logging.getLogger(__name__)
 

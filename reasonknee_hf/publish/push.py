@@ -18,17 +18,18 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import HfHubHTTPError
 
 from reasonknee_hf.errors import EndpointError, PublishError
-from reasonknee_hf.hub.endpoints import resolve_endpoints
-from reasonknee_hf.publish import croissant, repository
+from reasonknee_hf.hub.wire.endpoints import resolve_endpoints
+from reasonknee_hf.publish import croissant
+from reasonknee_hf.publish import destination as repository
 from reasonknee_hf.publish.card import CARD, merged_card, read_metadata
+from reasonknee_hf.publish.config_facts import Folder
 from reasonknee_hf.publish.convert import Conversion, make_job, produce
 from reasonknee_hf.publish.defects import defect_lines
-from reasonknee_hf.publish.facts import Folder
+from reasonknee_hf.publish.destination import Repository
+from reasonknee_hf.publish.given_names import check_name, check_repo
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.names import check_name, check_repo
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.rehearse import check_folder, refuse_hidden_data, rehearse
-from reasonknee_hf.publish.repository import Repository
 from reasonknee_hf.publish.rules import front_matter
 from reasonknee_hf.publish.schema import STORED
 from reasonknee_hf.publish.selection import Row

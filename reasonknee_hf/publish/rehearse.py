@@ -8,8 +8,8 @@ from pathlib import Path
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish import croissant
 from reasonknee_hf.publish.card import CARD, UNNAMED, merged_card, read_metadata
+from reasonknee_hf.publish.config_facts import ConfigFacts, SplitFacts
 from reasonknee_hf.publish.convert import Conversion
-from reasonknee_hf.publish.facts import ConfigFacts, SplitFacts
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.rules import front_matter
 from reasonknee_hf.publish.stale import SHARD, matches, patterns

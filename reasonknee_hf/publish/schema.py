@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Features, Image, Value
 
-from reasonknee_hf.rows.features import VOLUME_COLUMNS, row_features
+from reasonknee_hf.knee.row_features import VOLUME_COLUMNS, row_features
 from reasonknee_hf.volumes.feature import VolumeFeature
 
 SCAN_COLUMNS = ("scan_id", "patient_id", "visit", "study", "series", "knee_side")

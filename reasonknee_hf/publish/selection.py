@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS
+from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.publish.filters import filter_name
-from reasonknee_hf.rows.moaks import CATEGORIES, QUESTIONS
-from reasonknee_hf.rows.scan import Scan
 
 Row = Mapping[str, Any]
 

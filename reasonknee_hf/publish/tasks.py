@@ -11,10 +11,11 @@ from typing import Any
 from datasets import Features
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.publish import derived, schema, volumes
+from reasonknee_hf.publish import derived, schema
+from reasonknee_hf.publish import volume_files as volumes
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.parquet import Batch, write_parts
-from reasonknee_hf.publish.rows import question_rows, record_batches
+from reasonknee_hf.publish.question_rows import question_rows, record_batches
 
 logger = logging.getLogger(__name__)
 

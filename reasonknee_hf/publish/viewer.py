@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.attribution import require_attribution
-from reasonknee_hf.publish.facts import Folder, Store
+from reasonknee_hf.publish.config_facts import Folder, Store
 from reasonknee_hf.publish.rules import card_problems
 from reasonknee_hf.publish.stale import matches, patterns
 from reasonknee_hf.publish.texts import decoded

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.train.recipes import Recipe, get_recipe, plan_view
-from reasonknee_hf.train.settings import (
+from reasonknee_hf.train.setting_texts import (
     Coordinates,
     RegionAs,
     Setting,
@@ -54,7 +54,7 @@ class Style:
     clip: bool = False
 
     def __post_init__(self) -> None:
-        from reasonknee_hf.train.settings import SETTINGS
+        from reasonknee_hf.train.setting_texts import SETTINGS
         from reasonknee_hf.train.targets import TARGETS
 
         check_choice("setting", self.setting, SETTINGS)

@@ -20,10 +20,10 @@ from reasonknee_hf.train.chats import (
     row_view,
     row_volume,
 )
-from reasonknee_hf.train.stream import passed_over
 from reasonknee_hf.train.targets import name_of
+from reasonknee_hf.train.training_stream import passed_over
 from reasonknee_hf.train.view import View
-from reasonknee_hf.volumes.cache import volume_cache
+from reasonknee_hf.volumes.volume_cache import volume_cache
 
 IGNORED = -100
 """The label of tokens that no loss is taken of."""

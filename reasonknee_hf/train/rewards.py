@@ -9,10 +9,10 @@ from typing import Any
 
 import datasets
 
-from reasonknee_hf.bench.answers import Reading, read_answer
-from reasonknee_hf.bench.boxes import iou
+from reasonknee_hf.bench.answer_reading import Reading, read_answer
+from reasonknee_hf.bench.box_reading import iou
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.rows.moaks import QUESTIONS
+from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.train.chats import (
     Style,
     make_style,

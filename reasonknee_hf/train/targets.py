@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.rows.moaks import QUESTIONS, Question
-from reasonknee_hf.rows.record import MARKER
+from reasonknee_hf.knee.moaks import QUESTIONS, Question
+from reasonknee_hf.knee.records import MARKER
 
 Target = Literal["grades", "box_grades", "reasoning_grades", "think", "think_box"]
 TARGETS: tuple[str, ...] = get_args(Target)

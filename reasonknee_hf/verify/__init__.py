@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.release import Release
-from reasonknee_hf.verify.annotations import Digests, check_annotations, questions_of_scans
-from reasonknee_hf.verify.boxes import BoxEvidence
-from reasonknee_hf.verify.deep import check_volumes
-from reasonknee_hf.verify.files import check_contents, check_files
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.verify.annotation_checks import Digests, check_annotations, questions_of_scans
+from reasonknee_hf.verify.box_evidence import BoxEvidence
+from reasonknee_hf.verify.file_checks import check_contents, check_files
 from reasonknee_hf.verify.findings import Finding, Findings
-from reasonknee_hf.verify.report import Report, SplitCounts
-from reasonknee_hf.verify.tables import PAPER_SCANS, PUBLISHED_SCANS, Tables, check_tables
+from reasonknee_hf.verify.table_checks import PAPER_SCANS, PUBLISHED_SCANS, Tables, check_tables
+from reasonknee_hf.verify.verify_report import Report, SplitCounts
+from reasonknee_hf.verify.volume_checks import check_volumes
 
 __all__ = ["BoxEvidence", "Finding", "Report", "SplitCounts", "verify", "verify_release"]
 

@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from reasonknee_hf.errors import VolumeDataError, VolumeFormatError, VolumeMissingError
-from reasonknee_hf.volumes import source
-from reasonknee_hf.volumes.cache import Decoded
+from reasonknee_hf.volumes import volume_bytes as source
 from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
 from reasonknee_hf.volumes.inflate import plain
+from reasonknee_hf.volumes.volume_cache import Decoded
 from reasonknee_hf.volumes.voxels import Array, as_labels, read_header, read_stored, scaled
 
 

@@ -14,7 +14,7 @@ import datasets
 import pyarrow as pa
 
 from reasonknee_hf.errors import PublishError, VolumeMissingError, VolumeTypeError
-from reasonknee_hf.volumes import source
+from reasonknee_hf.volumes import volume_bytes as source
 from reasonknee_hf.volumes.volume import KneeVolume
 
 _STORAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})

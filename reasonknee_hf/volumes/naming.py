@@ -14,7 +14,7 @@ from reasonknee_hf.errors import (
     VolumeFormatError,
     VolumeMissingError,
 )
-from reasonknee_hf.volumes.source import is_local
+from reasonknee_hf.volumes.volume_bytes import is_local
 
 _NAMED = (
     VolumeDataError,

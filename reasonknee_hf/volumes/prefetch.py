@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from reasonknee_hf.volumes.cache import volume_cache
 from reasonknee_hf.volumes.volume import KneeVolume
+from reasonknee_hf.volumes.volume_cache import volume_cache
 
 Row = TypeVar("Row")
 logger = logging.getLogger(__name__)

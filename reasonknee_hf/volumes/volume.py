@@ -12,11 +12,11 @@ import numpy as np
 from reasonknee_hf.errors import OptionError, VolumeFormatError
 from reasonknee_hf.volumes import boxes, decode, orientation, views
 from reasonknee_hf.volumes import grid as grids
-from reasonknee_hf.volumes.cache import Decoded, volume_cache
 from reasonknee_hf.volumes.header import Affine, NiftiHeader
 from reasonknee_hf.volumes.naming import NamedErrors
 from reasonknee_hf.volumes.storage import ReadsAsStored, storable
 from reasonknee_hf.volumes.structures import label_counts, structure_id
+from reasonknee_hf.volumes.volume_cache import Decoded, volume_cache
 from reasonknee_hf.volumes.voxels import Array
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class KneeVolume(ReadsAsStored):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the facts of the header and three planes. Reads the whole file."""
-        from reasonknee_hf.volumes.notebook import volume_html
+        from reasonknee_hf.look.notebook import volume_html
 
         return volume_html(self)
 

@@ -36,7 +36,7 @@ PROMPTS = {str(number): f"Question {number}: grade it." for number in range(1, 7
 @pytest.fixture(scope="session")
 def make_stream(sample_dir: Path) -> Any:
     """Makes streams of the sample: `make_stream("train", **options)`."""
-    from reasonknee_hf.loading import load_dataset
+    from reasonknee_hf.dataset.loading import load_dataset
 
     def make(split: str = "train", name: str = "full", **options: Any) -> Any:
         return load_dataset(name, split=split, streaming=True, source=str(sample_dir), **options)
@@ -59,7 +59,7 @@ def by_question(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 @pytest.fixture
 def clean_cache() -> Iterator[Any]:
     """An empty cache of decoded volumes."""
-    from reasonknee_hf.volumes.cache import volume_cache
+    from reasonknee_hf.volumes.volume_cache import volume_cache
 
     cache = volume_cache()
     cache.clear()

@@ -19,10 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers import Trainer
 
+from reasonknee_hf.dataset.loading import load_dataset
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.loading import load_dataset
 from reasonknee_hf.train import Collator, get_recipe, training_arguments, training_stream
-from reasonknee_hf.volumes.cache import volume_cache
+from reasonknee_hf.volumes.volume_cache import volume_cache
 from train.conftest import PROMPTS
 
 RANK = int(os.environ["RANK"])

@@ -11,7 +11,7 @@ import pytest
 import sft_lora
 
 from reasonknee_hf.bench import score
-from reasonknee_hf.loading import load_dataset
+from reasonknee_hf.dataset.loading import load_dataset
 
 pytestmark = pytest.mark.train
 

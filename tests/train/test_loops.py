@@ -11,8 +11,8 @@ from support import text_release
 from tiny_model import tiny_model, tiny_processor
 from torch.utils.data import DataLoader
 
+from reasonknee_hf.dataset.loading import load_dataset
 from reasonknee_hf.errors import OptionError, StateError
-from reasonknee_hf.loading import load_dataset
 from reasonknee_hf.train import Collator, get_recipe, training_stream
 from train.conftest import PROMPTS
 

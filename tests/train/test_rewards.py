@@ -8,7 +8,7 @@ import pytest
 
 from reasonknee_hf.bench import iou, read_answer
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.rows.moaks import QUESTIONS
+from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.train import ViewIou, conversation, grade_reward, iou_reward, prompt_stream, target_text
 from reasonknee_hf.train.chats import make_style, row_view
 from reasonknee_hf.train.collator import Reference

@@ -8,7 +8,7 @@ from typing import Any
 
 from reasonknee_hf.bench.scoring import score
 from reasonknee_hf.bench.settings import bench_items, read_questions
-from reasonknee_hf.rows.moaks import QUESTIONS
+from reasonknee_hf.knee.moaks import QUESTIONS
 
 IMAGE = "<image>"
 """The harness's placeholder for one picture."""
@@ -71,8 +71,8 @@ def dataset(
     """
     import datasets
 
-    from reasonknee_hf.bench.rows import release_rows
-    from reasonknee_hf.opening import open_release
+    from reasonknee_hf.bench.reference_rows import release_rows
+    from reasonknee_hf.knee.open_release import open_release
 
     release = open_release(source, revision, endpoint, images=images)
     rows = list(release_rows(release, split, scans=scans))

@@ -1,0 +1,269 @@
+"""The dataset builder. Thin on purpose: it names configs and splits, and asks `release` for rows.
+
+`datasets` patches `open`, `os.path` and `Path` inside this module when streaming, so nothing here touches files.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from operator import index
+from typing import Any
+
+import datasets
+import numpy as np
+
+from reasonknee_hf.dataset.faults import FaultLog
+from reasonknee_hf.dataset.joining import RowOptions
+from reasonknee_hf.dataset.prepared import PreparedInfo
+from reasonknee_hf.dataset.split_rows import Quintuples
+from reasonknee_hf.dataset.stream import RowStream, row_stream
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.row_features import row_features
+from reasonknee_hf.version import __version__
+
+ANNOTATIONS = ("all", "balanced")
+ON_ERROR = ("raise", "skip", "null")
+EQUAL_STEPS = ("drop", "pad")
+BALANCES = ("grades",)
+STREAM_ONLY = ("shuffle", "equal_steps", "balance", "start", "prefetch")
+
+
+@dataclass
+class ReasonKneeConfig(datasets.BuilderConfig):
+    """Options of one config; each is a keyword of `load_dataset`.
+
+    Args:
+        source: Hub dataset id, local folder, any fsspec URL, or `"sample"`.
+        revision: Branch, tag or commit of a Hub source.
+        endpoint: Base URL of a Hub or mirror, or several in order of preference.
+        images: Another root for the volumes: a folder or URL that holds the same relative paths.
+        masks: Whether rows have a `mask`.
+        annotations: `"all"`, or `"balanced"` for the published balanced arrays.
+        on_error: What to do with a row that does not fit or whose volume or mask is absent: `"raise"`, `"skip"`
+            (counted, listed at the end) or `"null"` (row kept, column null). With `"raise"` an absent volume fails when
+            it is touched.
+        high_fidelity: Scan ids, or a CSV of them, for the config `high_fidelity`.
+        shuffle: Seed of our shuffle: scans are permuted, and rows mixed inside windows of a few scans, so that each
+            volume is decoded once. A pure function of (seed, epoch). `False` is no shuffle. Streaming only.
+        window: Number of scans in a window of the shuffle.
+        num_shards: What workers and ranks divide among themselves; 24 to 192 by default, by the number of scans. Take a
+            multiple of the number of ranks: with any other number `datasets` has each of them read every scan.
+        equal_steps: `"drop"` or `"pad"`: every shard gives the same number of rows, so that ranks take equal steps; the
+            rest is dropped, or rows of the same shard are repeated. How many is logged. Not with `on_error="skip"`.
+            Streaming only.
+        balance: `"grades"`: rows of rare grades are repeated inside the windows of the shuffle, by the rule of
+            `rows.balance`; the weights are logged. Goes with `shuffle`.
+        start: Number of the first row, found in the row index, in every epoch. Workers and ranks cannot share such a
+            stream. Streaming only.
+        prefetch: `False` switches off the background thread that loads the volumes of the next scan, once rows touch
+            theirs. Streaming only.
+        identity: Set by the builder: what the source was resolved to. It keeps caches of different commits apart.
+    """
+
+    source: str | None = None
+    revision: str | None = None
+    endpoint: str | Sequence[str] | None = None
+    images: str | None = None
+    masks: bool = True
+    annotations: str = "all"
+    on_error: str = "raise"
+    high_fidelity: str | Sequence[str] | None = None
+    shuffle: int | None = None
+    window: int = 4
+    num_shards: int | None = None
+    equal_steps: str | None = None
+    balance: str | None = None
+    start: int | None = None
+    prefetch: bool | None = None
+    identity: str | None = None
+
+
+_BASE_FIELDS = {field.name for field in fields(datasets.BuilderConfig)}
+OPTIONS = tuple(
+    f.name for f in fields(ReasonKneeConfig) if f.name not in _BASE_FIELDS and f.name != "identity"
+)
+_BUILDER_PARAMETERS = set(inspect.signature(datasets.DatasetBuilder.__init__).parameters)
+
+
+class ReasonKnee(datasets.GeneratorBasedBuilder):
+    """Builder of the quintuples of 3DReasonKnee.
+
+    Raises:
+        OptionError: An unknown config, option or value; the message lists the valid ones.
+        ReleaseError: What lies at `source` is not a release.
+        EndpointError: No endpoint gave the listing.
+    """
+
+    VERSION = datasets.Version(__version__)
+    BUILDER_CONFIG_CLASS = ReasonKneeConfig
+    BUILDER_CONFIGS = [  # noqa: RUF012 - datasets reads it from the class
+        ReasonKneeConfig(
+            name="full", version=VERSION, description="All quintuples: train, validation, test."
+        ),
+        ReasonKneeConfig(
+            name="high_fidelity", version=VERSION, description="Scans with expert segmentations."
+        ),
+        ReasonKneeConfig(
+            name="bench", version=VERSION, description="Test scans without reasoning and answer."
+        ),
+        ReasonKneeConfig(name="scans", version=VERSION, description="One row a scan, no questions."),
+    ]
+    DEFAULT_CONFIG_NAME = "full"
+
+    def __init__(self, **kwargs: Any) -> None:
+        name = kwargs.get("config_name") or self.DEFAULT_CONFIG_NAME
+        _check_choice("config", name, list(self.builder_configs))
+        if kwargs.get("shuffle") is False:
+            kwargs["shuffle"] = None
+        for option, least in (("window", 1), ("num_shards", 1), ("shuffle", 0), ("start", 0)):
+            if kwargs.get(option) is not None:
+                kwargs[option] = _whole_number(option, kwargs[option], least)
+        options = {
+            key: kwargs[key] for key in kwargs if key not in _BUILDER_PARAMETERS and kwargs[key] is not None
+        }
+        for option in options:
+            _check_choice("option", option, OPTIONS)
+        _check_choice("annotations", options.get("annotations", "all"), ANNOTATIONS)
+        _check_choice("on_error", options.get("on_error", "raise"), ON_ERROR)
+        _check_choice("equal_steps", options.get("equal_steps", "drop"), EQUAL_STEPS)
+        _check_choice("prefetch", options.get("prefetch", True), (True, False))
+        _check_choice("balance", options.get("balance", "grades"), BALANCES)
+        if "balance" in options and ("shuffle" not in options or name in ("bench", "scans")):
+            raise OptionError(
+                "balance= repeats rows inside the windows of the shuffle: it needs shuffle= with a seed, and a config"
+                " with grades to train on (full or high_fidelity)."
+            )
+        if name == "bench" and options.get("equal_steps") == "pad":
+            raise OptionError(
+                "equal_steps='pad' repeats rows, which would count twice: it is not for the config bench."
+            )
+        if "equal_steps" in options and options.get("on_error") == "skip":
+            raise OptionError(
+                "equal_steps= counts rows before on_error='skip' leaves some out, so that ranks would wait for"
+                " each other. Pass on_error='null', which keeps every row."
+            )
+        release = open_release(
+            options.get("source"),
+            options.get("revision"),
+            options.get("endpoint"),
+            kwargs.get("token"),
+            images=options.get("images"),
+            high_fidelity=options.get("high_fidelity"),
+        )
+        self._release: Release | None = release
+        self._prepared_in: str | None = None
+        # The release alone knows the token: what `datasets` keeps of a builder ends up in pickles.
+        super().__init__(**(kwargs | {"config_name": name, "token": None}), identity=release.identity)
+        if kwargs.get("features") is None:
+            self.info.features = self._info().features
+
+    @property
+    def release(self) -> Release:
+        """The release that rows come from."""
+        assert self._release is not None
+        return self._release
+
+    def _info(self) -> datasets.DatasetInfo:
+        labels = self.release.labels if self.config.masks else None
+        return datasets.DatasetInfo(
+            description="Quintuples of 3DReasonKnee: volume, question, 3D box, reasoning, MOAKS grades.",
+            features=row_features(self.config.name, masks=self.config.masks, labels=labels),
+            homepage="https://huggingface.co/datasets/rajpurkarlab/3DReasonKnee",
+            license="cc-by-4.0",
+        )
+
+    def _splits(self) -> tuple[str, ...]:
+        release = self.release
+        if self.config.name == "scans":
+            return release.splits
+        annotated = release.annotated_splits(self.config.annotations)
+        if self.config.name == "bench":
+            return tuple(split for split in annotated if split == "test")
+        if self.config.name == "high_fidelity":
+            chosen = release.high_fidelity_ids
+            return tuple(s for s in annotated if any(scan.scan_id in chosen for scan in release.scans(s)))
+        return annotated
+
+    def _rows(self, split: str) -> Quintuples:
+        names = (field.name for field in fields(RowOptions) if field.name != "config")
+        options = RowOptions(self.config.name, **{name: getattr(self.config, name) for name in names})
+        # What a prepared dataset met is found by its folder, by any process and at any time.
+        faults = {"faults": FaultLog(f"{self._prepared_in}/{split}")} if self._prepared_in else {}
+        return Quintuples(
+            self.release, split, options, prefetch=self.config.prefetch in (None, True), **faults
+        )
+
+    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
+        generators = []
+        for split in self._splits():
+            rows = self._rows(split)
+            if not dl_manager.is_streaming:  # prepared anew: what was met the last time may be mended
+                rows.faults.clear()
+            generators.append(datasets.SplitGenerator(split, {"rows": rows, "shards": rows.shards()}))
+        return generators
+
+    def _generate_examples(self, rows: Quintuples, shards: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for _, key, row in rows.read(shards):
+            yield key, row
+
+    def _as_streaming_dataset_single(self, split_generator: datasets.SplitGenerator) -> RowStream:
+        rows: Quintuples = split_generator.gen_kwargs["rows"]
+        start = self.config.start or 0
+        if start:
+            rows.place_of(start)  # refuses early what is no row
+        return row_stream(rows, start, self.info)
+
+    def as_streaming_dataset(self, split: Any = None, base_path: str | None = None) -> Any:
+        self._check_split(split)
+        counts = {name: self._rows(name).num_rows for name in self._splits()}
+        if None not in counts.values():
+            infos = {
+                n: datasets.SplitInfo(n, num_examples=c, dataset_name=self.dataset_name)
+                for n, c in counts.items()
+            }
+            self.info.splits = datasets.splits.SplitDict(infos)
+        return super().as_streaming_dataset(split=split, base_path=base_path)
+
+    def download_and_prepare(self, *args: Any, **kwargs: Any) -> None:
+        given = [name for name in STREAM_ONLY if getattr(self.config, name) is not None]
+        if given:
+            raise OptionError(
+                f"{', '.join(given)} are for streams: pass streaming=True, or shuffle the prepared dataset."
+            )
+        self._prepared_in = self.cache_dir
+        super().download_and_prepare(*args, **kwargs)
+
+    def as_dataset(self, split: Any = None, **kwargs: Any) -> Any:
+        self._check_split(split)
+        # A prepared dataset remembers the stock feature type; in this process volumes are lazy.
+        self.info.features = self._info().features
+        return super().as_dataset(split=split, **kwargs)
+
+    def _as_dataset(self, *args: Any, **kwargs: Any) -> datasets.Dataset:
+        dataset = super()._as_dataset(*args, **kwargs)
+        dataset._info = PreparedInfo(dataset.info, self.cache_dir)
+        return dataset
+
+    def _check_split(self, split: Any) -> None:
+        """Refuses a plain unknown split name early; slices and sums are left to `datasets`."""
+        name = str(split) if split is not None else ""
+        if name.isidentifier() and name != "all":
+            _check_choice(f"split of config {self.config.name!r}", name, self._splits())
+
+
+def _whole_number(option: str, value: Any, least: int) -> int:
+    """An option as a plain number; numpy's are taken too, truth values are not."""
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") or index(value) < least:
+        raise OptionError(f"{option}={value!r}: a whole number of at least {least} is needed.")
+    return index(value)
+
+
+def _check_choice(what: str, value: object, valid: Sequence[object]) -> None:
+    if value not in valid:
+        raise OptionError(
+            f"Unknown {what} {value!r}. Valid: {', '.join(map(str, valid)) or 'none in this release'}."
+        )

@@ -1,0 +1,213 @@
+"""Where each record of one annotation file stands, to which volume it belongs, and what it asks.
+
+An index is built in one pass over the records and stored as flat arrays that are used where they lie: a
+memory-mapped index costs no memory of its own, and all workers share it.
+
+Layout, little-endian: 8 bytes of magic, length and CRC-32 of the header (4 bytes each), and the header, which
+is JSON. Then, each beginning at a multiple of 64 bytes, the arrays `offsets`, `lengths`, `image_numbers` and
+`question_ids`, and the published image paths as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reasonknee_hf.dataset.json_record import RawRecord
+from reasonknee_hf.errors import AnnotationError
+from reasonknee_hf.knee.moaks import question_for_prompt
+
+VERSION = 1
+
+_MAGIC = b"RKROWIDX"
+_PREFIX = struct.Struct("<8sII")
+_ALIGNMENT = 64
+_ARRAYS = {"offsets": "<i8", "lengths": "<i4", "image_numbers": "<i4", "question_ids": "<i2"}
+
+
+class RowIndex:
+    """The index of one annotation file. Row `k` is the file's record number `k`.
+
+    Attributes:
+        offsets: int64, where each record begins, in bytes.
+        lengths: int32, the length of each record in bytes.
+        image_numbers: int32, the place of each record's image in `images`.
+        question_ids: int16, 1 … 69; 0 where the prompt is unknown.
+        images: The records' image paths as published, in order of first appearance; an empty one stands for
+            records that name none.
+        identity: What the file was, as given to [`IndexBuilder.finish`]. An index of another one is stale.
+        size: The file's size in bytes.
+    """
+
+    def __init__(
+        self, arrays: dict[str, npt.NDArray[Any]], images: tuple[str, ...], identity: str, size: int
+    ) -> None:
+        self.offsets: npt.NDArray[np.int64] = arrays["offsets"]
+        self.lengths: npt.NDArray[np.int32] = arrays["lengths"]
+        self.image_numbers: npt.NDArray[np.int32] = arrays["image_numbers"]
+        self.question_ids: npt.NDArray[np.int16] = arrays["question_ids"]
+        self.images = images
+        self.identity = identity
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __repr__(self) -> str:
+        return f"RowIndex({len(self)} rows, {len(self.images)} images, {self.identity!r})"
+
+    def span(self, row: int) -> tuple[int, int]:
+        """First byte of a record and the byte behind its last."""
+        start = int(self.offsets[row])
+        return start, start + int(self.lengths[row])
+
+    def rows_of(self, image_number: int) -> npt.NDArray[np.int64]:
+        """The rows of one image, in the order of the file."""
+        start, stop = self._ends[image_number : image_number + 2]
+        return np.arange(start, stop) if self.grouped else self._by_image[start:stop]
+
+    @property
+    def first_offsets(self) -> npt.NDArray[np.int64]:
+        """Where the first record of each image begins."""
+        starts = self._ends[:-1]
+        return self.offsets[starts if self.grouped else self._by_image[starts]]
+
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many rows each image has."""
+        return np.bincount(self.image_numbers, minlength=len(self.images)).astype(np.int64)
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        """For each image how many rows the images up to it have, behind a zero."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
+
+    @cached_property
+    def grouped(self) -> bool:
+        """Whether the records of each image follow one another, as in the published files."""
+        return bool((self.image_numbers[:-1] <= self.image_numbers[1:]).all())
+
+    @cached_property
+    def _by_image(self) -> npt.NDArray[np.int64]:
+        """All rows ordered by image."""
+        return np.argsort(self.image_numbers, kind="stable").astype(np.int64)
+
+    def to_bytes(self) -> bytes:
+        """The index as it is stored; [`RowIndex.from_buffer`] reads it back."""
+        names = json.dumps(self.images).encode()
+        parts = [getattr(self, name).astype(kind).tobytes() for name, kind in _ARRAYS.items()]
+        header = {
+            "version": VERSION,
+            "identity": self.identity,
+            "size": self.size,
+            "rows": len(self),
+            "names": len(names),
+        }
+        encoded = json.dumps(header).encode()
+        out = bytearray(_PREFIX.pack(_MAGIC, len(encoded), zlib.crc32(encoded)) + encoded)
+        for part in (*parts, names):
+            out += bytes(-len(out) % _ALIGNMENT) + part
+        return bytes(out)
+
+    @classmethod
+    def from_buffer(cls, buffer: Any, *, name: str = "row index") -> RowIndex:
+        """An index whose arrays lie in `buffer`, for instance in a read-only `mmap`.
+
+        Args:
+            buffer: Anything with the buffer protocol; it must stay as it is while the index is used.
+            name: What to call it in errors.
+
+        Raises:
+            AnnotationError: It holds no index, one of another version, a damaged header or too few bytes.
+        """
+        view = memoryview(buffer).cast("B")
+        header, at = _header(view, name)
+        arrays = {}
+        for column, kind in _ARRAYS.items():
+            at += -at % _ALIGNMENT
+            dtype, rows = np.dtype(kind), header["rows"]
+            arrays[column] = np.frombuffer(view[at : at + rows * dtype.itemsize], dtype)
+            at += rows * dtype.itemsize
+        at += -at % _ALIGNMENT
+        images = tuple(json.loads(bytes(view[at : at + header["names"]])))
+        return cls(arrays, images, header["identity"], header["size"])
+
+
+class IndexBuilder:
+    """Builds an index from records that pass by, so that the first epoch can do it while it streams."""
+
+    def __init__(self) -> None:
+        self._columns = {
+            "offsets": array("q"),
+            "lengths": array("i"),
+            "image_numbers": array("i"),
+            "question_ids": array("h"),
+        }
+        self._images: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._columns["offsets"])
+
+    def add(self, record: RawRecord) -> None:
+        """Takes the next record of the file.
+
+        Raises:
+            ValueError: It is not the next one.
+        """
+        if record.index != len(self):
+            raise ValueError(f"record {record.index} after {len(self)} records")
+        image, prompt = record.value.get("image"), record.value.get("prompt")
+        question = question_for_prompt(prompt) if isinstance(prompt, str) else None
+        name = image if isinstance(image, str) else ""
+        self._columns["offsets"].append(record.offset)
+        self._columns["lengths"].append(record.length)
+        self._columns["image_numbers"].append(self._images.setdefault(name, len(self._images)))
+        self._columns["question_ids"].append(question.id if question else 0)
+
+    def finish(self, *, identity: str, size: int) -> RowIndex:
+        """The index of all records taken.
+
+        Args:
+            identity: What tells this file from others and from other versions of it, e.g. its path and hash.
+            size: The file's size in bytes.
+        """
+        arrays = {name: np.array(self._columns[name], dtype=kind) for name, kind in _ARRAYS.items()}
+        return RowIndex(arrays, tuple(self._images), identity, size)
+
+
+def _header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
+    """The checked header, and where it ends."""
+
+    def broken(what: str) -> AnnotationError:
+        return AnnotationError(f"{name}: {what}. Delete it; it is built again when it is needed.")
+
+    if len(view) < _PREFIX.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
+        raise broken("this is not a row index")
+    _, length, checksum = _PREFIX.unpack_from(view)
+    encoded = bytes(view[_PREFIX.size : _PREFIX.size + length])
+    if len(encoded) < length or zlib.crc32(encoded) != checksum:
+        raise broken("the header of the row index is damaged")
+    header: dict[str, Any] = json.loads(encoded)
+    if header["version"] != VERSION:
+        raise broken(f"the row index has version {header['version']}, not {VERSION}")
+    end = _PREFIX.size + length
+    needed = end
+    for size in _sizes(header):
+        needed += -needed % _ALIGNMENT + size
+    if len(view) != needed:
+        raise broken(f"the row index has {len(view)} bytes instead of {needed}")
+    return header, end
+
+
+def _sizes(header: dict[str, Any]) -> Iterator[int]:
+    for kind in _ARRAYS.values():
+        yield header["rows"] * np.dtype(kind).itemsize
+    yield header["names"]

@@ -1,0 +1,178 @@
+"""Joins a record with its scan, volume and mask to a row, and applies `on_error`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from reasonknee_hf.dataset.faults import Fault, FaultLog
+from reasonknee_hf.dataset.json_record import RawRecord
+from reasonknee_hf.errors import (
+    ArchiveError,
+    FileMissingError,
+    IntegrityError,
+    RecordError,
+    VolumeDataError,
+    VolumeFormatError,
+)
+from reasonknee_hf.knee.records import Problem, scan_columns, to_row
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.row_features import ANSWER_COLUMNS
+from reasonknee_hf.knee.scans import Scan, scan_from_image_path
+from reasonknee_hf.volumes.volume import KneeVolume
+
+# What is wrong with a file itself. An endpoint that cannot be reached says nothing about the file.
+BROKEN = (FileMissingError, VolumeDataError, VolumeFormatError, ArchiveError, IntegrityError)
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """What the rows of a config are made of and in which order they come; the fields are options of `load_dataset`."""
+
+    config: str
+    masks: bool = True
+    annotations: str = "all"
+    on_error: str = "raise"
+    shuffle: int | None = None
+    window: int = 4
+    num_shards: int | None = None
+    equal_steps: str | None = None
+    balance: str | None = None
+
+    @property
+    def is_published_order(self) -> bool:
+        """Whether rows come as they stand in the file, so that no index is needed."""
+        return self.shuffle is None and self.equal_steps is None
+
+
+class _Joined(NamedTuple):
+    """What all records that name the same volume have in common.
+
+    Attributes:
+        scan: The scan; one that the split does not list if `problems` says so.
+        image: URL of its volume.
+        mask: URL of its mask.
+        missing: What is wrong with the two files.
+        problems: What is wrong with the name.
+    """
+
+    scan: Scan
+    image: str | None
+    mask: str | None
+    missing: tuple[Problem, ...]
+    problems: tuple[Problem, ...]
+
+
+class Joiner:
+    """Makes rows of one split.
+
+    Args:
+        release: Where scans, volumes and masks are found.
+        split: The split whose table lists the scans.
+        options: What rows are made of.
+        faults: Where what was skipped or emptied is kept.
+    """
+
+    def __init__(self, release: Release, split: str, options: RowOptions, faults: FaultLog) -> None:
+        self.release = release
+        self.split = split
+        self.options = options
+        self.faults = faults
+        # The rows of a scan come together, or mixed with those of a few others.
+        self._joined = lru_cache(maxsize=64)(self._join)
+
+    def __reduce__(self) -> tuple[type[Joiner], tuple[Release, str, RowOptions, FaultLog]]:
+        return Joiner, (self.release, self.split, self.options, self.faults)
+
+    def is_chosen(self, image: object) -> bool:
+        """Whether the config has the rows of the volume that a record names."""
+        if self.options.config != "high_fidelity":
+            return True
+        scan = self.release.scan_of(image, self.split)
+        return scan is not None and scan.scan_id in self._high_fidelity
+
+    @cached_property
+    def _high_fidelity(self) -> frozenset[str]:
+        return self.release.high_fidelity_ids
+
+    def scan_row(self, scan: Scan) -> dict[str, Any] | None:
+        """The row of a scan in the config `scans`; `None` if it is left out."""
+        image, mask, missing = self._volumes(scan)
+        if missing and not self._goes_on(scan.scan_id, missing):
+            return None
+        return self._shown(scan_columns(scan, image, mask))
+
+    def row(self, record: RawRecord) -> dict[str, Any] | None:
+        """The row of a record; `None` if it is left out.
+
+        Raises:
+            RecordError: With `on_error="raise"`, the record does not fit; the message names row, file and offset.
+        """
+        image = record.value.get("image")
+        # Only text can be remembered; anything else is the volume of no scan.
+        joined = self._joined(image) if isinstance(image, str) else self._join(image)
+        row, found = to_row(record.value, joined.scan, joined.image, joined.mask)
+        problems, missing = [*joined.problems, *found], joined.missing
+        if problems and self.options.on_error == "raise":
+            path = self.release.annotation_path(self.split, self.options.annotations)
+            raise RecordError(
+                f"row {row['id']} ({path} of {self.release.tree.name}, record at byte {record.offset}): "
+                f"{'; '.join(map(str, problems))}. Pass on_error='skip' or on_error='null' to go on without what does "
+                "not fit."
+            )
+        if (problems or missing) and not self._goes_on(row["id"], [*problems, *missing]):
+            return None
+        return self._shown(row)
+
+    def _join(self, image: object) -> _Joined:
+        """The scan whose volume a record names, and what else follows from that name alone."""
+        problems: tuple[Problem, ...] = ()
+        scan = self.release.scan_of(image, self.split)
+        if scan is None:
+            scan = scan_from_image_path(image, self.split) or Scan(
+                "", "", "", "", "right", "", None, self.split
+            )
+            problems = (Problem("image", f"{image!r} is the volume of no scan that the split lists"),)
+        return _Joined(scan, *self._volumes(scan), problems)
+
+    def _goes_on(self, row_id: str, problems: Sequence[Problem]) -> bool:
+        """Keeps what is wrong with a row; whether the row is given all the same."""
+        skips = self.options.on_error == "skip"
+        for problem in problems:
+            self.faults.add(Fault("skipped" if skips else "nulled", row_id, str(problem)))
+        return not skips
+
+    def _volumes(self, scan: Scan) -> tuple[str | None, str | None, tuple[Problem, ...]]:
+        """URLs of the scan's volume and mask, and what is wrong with them.
+
+        With `on_error="raise"` nothing is looked at: what is wrong shows when it is touched. Otherwise both are read
+        once, here, and are then in the cache of decoded volumes.
+        """
+        masks = self.options.masks
+        if self.options.on_error == "raise":
+            return self.release.image_url(scan), self.release.mask_url(scan) if masks else None, ()
+        problems: list[Problem] = []
+        image = self._readable("image", scan, self.release.image_url(scan), problems)
+        mask_url = self.release.mask_url(scan) if masks else None
+        mask = None if mask_url is None else self._readable("mask", scan, mask_url, problems)
+        return image, mask, tuple(problems)
+
+    def _readable(self, column: str, scan: Scan, url: str, problems: list[Problem]) -> str | None:
+        """`url` if the volume there can be read; otherwise `None`, and the reason is added to `problems`."""
+        try:
+            KneeVolume(url, mask=column == "mask", label=scan.scan_id).load(ahead=True)
+        except BROKEN as error:
+            problems.append(Problem(column, str(error)))
+            return None
+        return url
+
+    def _shown(self, row: dict[str, Any]) -> dict[str, Any]:
+        """`row` without the columns that its config does not have."""
+        if self.options.config == "bench":
+            for column in ANSWER_COLUMNS:
+                del row[column]
+        if not self.options.masks:
+            del row["mask"]
+        return row

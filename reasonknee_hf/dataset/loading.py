@@ -1,0 +1,73 @@
+"""`load_dataset` with the public API of `datasets` only: no registration, no private names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import datasets
+
+from reasonknee_hf.dataset.register import NAME, code_hash
+from reasonknee_hf.errors import OptionError
+
+
+def load_dataset(
+    name: str = "full",
+    *,
+    split: str | datasets.Split | None = None,
+    streaming: bool = False,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | None = None,
+    features: datasets.Features | None = None,
+    download_mode: datasets.DownloadMode | str | None = None,
+    verification_mode: datasets.VerificationMode | str | None = None,
+    keep_in_memory: bool | None = None,
+    num_proc: int | None = None,
+    **options: Any,
+) -> datasets.Dataset | datasets.DatasetDict | datasets.IterableDataset | datasets.IterableDatasetDict:
+    """Loads one config of 3DReasonKnee; the same as `datasets.load_dataset("reasonknee", name, ...)`.
+
+    Args:
+        name: `"full"` (train, validation, test), `"high_fidelity"` (scans with expert segmentations), `"bench"` (test
+            scans without reasoning and answer) or `"scans"` (one row a scan, no questions).
+        split: One split, e.g. `"train"`; all of them by default.
+        streaming: Whether to iterate over the release as it is, or to prepare Arrow files in the cache first.
+        revision, token: As in `huggingface_hub`.
+        cache_dir, features, download_mode, verification_mode, keep_in_memory, num_proc: As in `datasets.load_dataset`.
+        options: Fields of [`~reasonknee_hf.dataset.builder.ReasonKneeConfig`]: `source`, `endpoint`, `images`, `masks`,
+            `annotations`, `on_error`, `high_fidelity`, `num_shards`; and of streams `shuffle`, `window`,
+            `equal_steps`, `balance`, `start`, `prefetch`.
+
+    Returns:
+        `Dataset` or `DatasetDict`, or their iterable kinds when streaming.
+
+    Raises:
+        OptionError: An unknown config, split or option; the message lists the valid ones.
+        ReleaseError: What lies at `source` is not a release.
+        EndpointError: No endpoint gave what was asked.
+    """
+    from reasonknee_hf.dataset.builder import ReasonKnee
+
+    if streaming and (num_proc or keep_in_memory):
+        raise OptionError(
+            "num_proc= and keep_in_memory= prepare files in the cache: they do not go with streaming=True."
+        )
+    if revision is not None:
+        options["revision"] = revision
+    builder = ReasonKnee(
+        cache_dir=cache_dir,
+        dataset_name=NAME,
+        config_name=name,
+        hash=code_hash(),
+        features=features,
+        token=token,
+        **options,
+    )
+    if streaming:
+        return builder.as_streaming_dataset(split=split)
+    builder.download_and_prepare(
+        download_mode=download_mode,
+        verification_mode=verification_mode,
+        num_proc=num_proc,
+    )
+    return builder.as_dataset(split=split, in_memory=bool(keep_in_memory))

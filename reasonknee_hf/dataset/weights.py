@@ -1,0 +1,82 @@
+"""The weight of every row where rare grades are oversampled: one pass over the records, kept beside the index."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reasonknee_hf.dataset.balance import describe_weights, grade_weights, row_weight
+from reasonknee_hf.dataset.index import RowIndex
+from reasonknee_hf.dataset.indexing import index_file, keep, one_at_a_time
+from reasonknee_hf.dataset.json_array import iter_records
+from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.records import to_row
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.scans import Scan
+
+logger = logging.getLogger(__name__)
+
+_NOBODY = Scan("", "", "", "", "right", "", None, "")
+
+
+def row_weights(release: Release, path: str, index: RowIndex) -> npt.NDArray[np.float64]:
+    """The weight of each row of an annotation file, in the order of the index, by the rule of `rows.balance`.
+
+    Raises:
+        AnnotationError: The file is not the JSON it should be.
+    """
+
+    def place() -> Path:
+        return index_file(release, path).with_suffix(".weights.npz")
+
+    with one_at_a_time(place):
+        with contextlib.suppress(OSError), np.load(place()) as kept:
+            if str(kept["identity"]) == index.identity and len(kept["weights"]) == len(index):
+                return np.asarray(kept["weights"])
+        logger.info("weighing the rows of %s of %s", path, release.tree.name)
+        weights = _weigh(release, path)
+        out = io.BytesIO()
+        np.savez(out, weights=weights, identity=np.array(index.identity))
+        keep(place, out.getvalue(), f"the weights of the rows of {path}")
+    return weights
+
+
+def _weigh(release: Release, path: str) -> npt.NDArray[np.float64]:
+    # Rows are told apart by question and grades alone, so a few hundred kinds of rows stand for all.
+    kinds: dict[tuple[Any, ...], int] = {}
+    rows: list[int] = []
+    for record in iter_records(release.tree.stream(path), name=path):
+        row, _ = to_row(record.value, _NOBODY, None, None)
+        grades = tuple((item["attribute"], item["grade"]) for item in row["grades"] or ())
+        rows.append(kinds.setdefault((row["question_id"], grades), len(kinds)))
+    counts = _counts(kinds, np.bincount(rows, minlength=len(kinds)))
+    logger.info("%s", describe_weights(counts))
+    table = grade_weights(counts)
+    of_kind = [
+        row_weight(question, [{"attribute": name, "grade": grade} for name, grade in grades], table)
+        for question, grades in kinds
+    ]
+    return np.array(of_kind)[np.array(rows, dtype=np.int64)]
+
+
+def _counts(
+    kinds: Mapping[tuple[Any, ...], int], rows: npt.NDArray[np.int64]
+) -> dict[int, dict[str, list[int]]]:
+    """How many rows have each grade: question id to attribute to the number of each grade."""
+    counts: dict[int, dict[str, list[int]]] = {}
+    for (question, grades), kind in kinds.items():
+        for name, grade in grades:
+            attribute = None if question is None else QUESTIONS[question].attribute(name)
+            if attribute is not None:
+                of_grades = counts.setdefault(question, {}).setdefault(
+                    attribute.name, [0] * len(attribute.grades)
+                )
+                of_grades[grade] += int(rows[kind])
+    return counts

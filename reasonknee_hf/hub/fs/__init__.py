@@ -1,0 +1,1 @@
+"""The fsspec faces: `reasonknee://`, `cutzip://`, and the archive as a whole."""

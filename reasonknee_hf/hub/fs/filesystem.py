@@ -1,0 +1,381 @@
+"""`reasonknee://`: a Hub dataset, a mirror of it, or a folder, with its zip archives opened like folders."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, BinaryIO
+
+from fsspec import AbstractFileSystem
+from fsspec.utils import stringify_path, tokenize
+
+from reasonknee_hf import environment
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.fs.folders import Info
+from reasonknee_hf.hub.fs.mounts import Found, MountedTree
+from reasonknee_hf.hub.fs.readonly import ReadOnlyFileSystem, Span, slice_bounds
+from reasonknee_hf.hub.fs.treefile import ContentFile, TreeFile
+from reasonknee_hf.hub.fs.urls import SCHEME, Address, build_url, parse_url
+from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.tree import CHUNK, Tree
+from reasonknee_hf.hub.trees.open_tree import open_tree
+from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
+from reasonknee_hf.hub.zips.archive import CutArchive
+from reasonknee_hf.hub.zips.executor import execute
+from reasonknee_hf.hub.zips.planner import Request, plan_requests
+
+# What fsspec's base class understands, and callers of any filesystem may pass.
+_OF_FSSPEC = frozenset(
+    {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
+)
+_OPTIONS = _OF_FSSPEC | {"source", "revision", "endpoint", "token", "cache_dir", "cache_size", "encoding"}
+DEFAULT_CACHE_SIZE = 10 * 1024**3
+# One lock for the table of instances and the table below; nothing is read or asked for while it is held.
+_LOCK = ForkSafeLock()
+# What was opened of Hubs, so that the instance of a branch and those of its commit's URLs share listing,
+# archives and directories, also in forked processes.
+_OPENED: weakref.WeakValueDictionary[str, MountedTree] = weakref.WeakValueDictionary()
+
+
+class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
+    """Keeps one instance per process for each source, revision, list of endpoints and option.
+
+    Never one per token. The stock metaclass would key by token and thread, and keep the token in
+    `storage_options`, which is what gets pickled and printed.
+    """
+
+    def __call__(
+        cls,
+        source: str | os.PathLike[str] | None = None,
+        revision: str | None = None,
+        endpoint: Any = None,
+        token: str | bool | None = None,
+        *,
+        skip_instance_cache: bool = False,
+        **options: Any,
+    ) -> Any:
+        source = os.fspath(source) if source is not None else environment.source()
+        if source is None:
+            raise OptionError(
+                "no source: pass `source=` (a Hub dataset id, a folder or an fsspec URL) or set "
+                "REASONKNEE_SOURCE"
+            )
+        if os.path.isdir(source):
+            source = os.path.abspath(source)
+        endpoints = resolve_endpoints(endpoint)
+        unknown = options.keys() - _OPTIONS
+        if unknown:
+            raise OptionError(f"unknown options {sorted(unknown)}; known are {sorted(_OPTIONS - _OF_FSSPEC)}")
+        options = {name: value for name, value in options.items() if value is not None}
+        if revision is not None:
+            options["revision"] = revision
+        key = tokenize(cls, os.getpid(), source, [one.url for one in endpoints], options)
+        with _LOCK:
+            instance = None if skip_instance_cache else cls._cache.get(key)
+            if instance is None:
+                instance = type.__call__(cls, source, endpoint=endpoints, **options)
+                instance._fs_token_ = key
+                instance.storage_args = (source,)
+                instance.storage_options = options
+                if endpoint is not None:
+                    options["endpoint"] = [one.url for one in endpoints]
+                if not skip_instance_cache:
+                    cls._cache[key] = instance
+            cls._latest = key
+        instance._use_secrets(token, endpoints)
+        return instance
+
+
+class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
+    """Read-only filesystem over one commit of a Hub dataset or over a folder.
+
+    Paths are those of the repository. Zip archives, whole or cut, also appear as folders: the members of
+    `data/masks_aa` + `data/masks_ab` as `data/masks/…`. Reading a member costs one request.
+
+    Instances are shared by all threads of a process that ask for the same source, revision and endpoints.
+
+    Args:
+        source: Hub dataset id, local folder, or any fsspec URL. Default: `$REASONKNEE_SOURCE`.
+        revision: Branch, tag or commit of a Hub source; resolved to a commit once.
+        endpoint: Base URL of a Hub or of a mirror of it, or several in order of preference.
+        token: As in `huggingface_hub`. Bound to one origin; not part of what is pickled or compared.
+        cache_dir: Folder of the disk cache for whole files and members. No cache without it.
+        cache_size: Bytes that the disk cache may take; 10 GiB by default.
+        encoding: Code page of member names that are not flagged as UTF-8.
+
+    Raises:
+        OptionError: No source, or an option that makes no sense.
+    """
+
+    protocol = "reasonknee"
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | None = None,
+        revision: str | None = None,
+        endpoint: Any = None,
+        token: str | bool | None = None,
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
+        encoding: str | None = None,
+        **storage_options: Any,
+    ) -> None:
+        super().__init__(**storage_options)
+        # The metaclass has settled the first three, and hands the token over by itself.
+        self.source, self.revision = str(source), revision
+        self._endpoints: tuple[Endpoint, ...] = endpoint
+        self._encoding = encoding
+        self._cache = _disk_cache(cache_dir, cache_size)
+        self._token: str | bool | None = None
+        self._mounted: MountedTree | None = None
+        self._lock = ForkSafeLock()
+
+    def __repr__(self) -> str:
+        told = [repr(self.source)]
+        if self.revision is not None:
+            told.append(f"revision={self.revision!r}")
+        if not self._endpoints_are_usual():
+            told.append(f"endpoint={[one.url for one in self._endpoints]}")
+        return f"{type(self).__name__}({', '.join(told)})"
+
+    def __reduce__(self) -> Any:
+        options = {**self.storage_options, "endpoint": self._endpoints}
+        if isinstance(self._token, bool):
+            options["token"] = self._token
+        return _restore, (type(self), self.source, options, self._mounted and self._mounted.tree)
+
+    # --- what is opened -------------------------------------------------------------------------------------
+
+    @property
+    def tree(self) -> Tree:
+        """The files as they are, without what the archives hold."""
+        return self._view.tree
+
+    @property
+    def archives(self) -> Mapping[str, CutArchive]:
+        """Every zip archive by the folder that its members appear in."""
+        return self._view.archives
+
+    @property
+    def _view(self) -> MountedTree:
+        if self._mounted is None:
+            with self._lock:
+                if self._mounted is None:
+                    endpoint = None if self._endpoints_are_usual() else self._endpoints
+                    self._adopt(
+                        open_tree(self.source, self.revision, endpoint, self._token, cache=self._cache)
+                    )
+        assert self._mounted is not None
+        return self._mounted
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Lists a folder anew at the next use; a commit never changes."""
+        super().invalidate_cache(path)
+        if self._mounted is not None and self._mounted.tree.sha is None:
+            self._mounted = None
+
+    def _endpoints_are_usual(self) -> bool:
+        """Whether other processes with this environment ask the same endpoints without being told."""
+        return self._endpoints == resolve_endpoints()
+
+    def _adopt(self, tree: Tree) -> None:
+        """Uses an opened tree, or what this process already knows of the same one."""
+        mounted = MountedTree(tree, partial(CutArchive, encoding=self._encoding, cache=self._cache))
+        if tree.sha is not None:
+            urls = [one.url for one in self._endpoints]
+            key = tokenize(tree.identity, urls, self._encoding, repr(self._cache))
+            with _LOCK:
+                # Never what was opened with another token, and never that for others.
+                if self._token is None and all(one.token is None for one in self._endpoints):
+                    mounted = _OPENED.setdefault(key, mounted)
+        self._mounted = mounted
+
+    def _use_secrets(self, token: str | bool | None, endpoints: tuple[Endpoint, ...]) -> None:
+        """Takes over what the latest call gave; what was opened with another token is opened anew."""
+        given, known = [one.token for one in endpoints], [one.token for one in self._endpoints]
+        if any(secret is not None for secret in given) and given != known:
+            self._endpoints, self._mounted = endpoints, None
+        if token is not None and token != self._token:
+            self._token, self._mounted = token, None
+
+    # --- addresses ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        path = str(stringify_path(path))
+        # A URL stays one, as with http: its path alone would be taken for a file of any other source.
+        return build_url(parse_url(path)) if path.startswith(SCHEME) else path.strip("/")
+
+    @staticmethod
+    def _get_kwargs_from_urls(url: str) -> dict[str, Any]:
+        if not str(url).startswith(SCHEME):
+            return {}
+        address = parse_url(str(url))
+        options = {
+            "source": address.source,
+            "revision": address.revision,
+            "endpoint": address.endpoints or None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+    def _inside(self, path: str) -> tuple[str, str]:
+        """A path or URL as the URL that names are given with, which is empty for a path, and the path below it.
+
+        Raises:
+            OptionError: It is the URL of another source.
+        """
+        path = self._strip_protocol(path)
+        if not path.startswith(SCHEME):
+            return "", path
+        address = parse_url(path)
+        if not self._is_mine(address):
+            raise OptionError(
+                f"{path} does not lie in {self!r}. Open it by a filesystem of its own: fsspec.open(URL), one by one"
+            )
+        return build_url(replace(address, path="")), address.path
+
+    def _is_mine(self, address: Address) -> bool:
+        if address.endpoints and resolve_endpoints(address.endpoints) != self._endpoints:
+            return False
+        if address.revision not in (None, self.revision) and address.revision != self.tree.sha:
+            return False
+        source = address.source.removeprefix("file://")
+        return source == self.source.removeprefix("file://") or source == self.tree.identity.partition("@")[0]
+
+    def unstrip_protocol(self, name: str) -> str:
+        """The full URL of a path, which opens without this instance."""
+        tree = self.tree
+        path = self._inside(name)[1]
+        if tree.sha is None:
+            root = tree.identity
+            return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
+        endpoints = () if self._endpoints_are_usual() else tuple(one.url for one in self._endpoints)
+        return build_url(Address(tree.identity.partition("@")[0], path, tree.sha, endpoints))
+
+    def url(self, path: str) -> str:
+        """What `fsspec.open` opens in any other process: the tree's own URL of a file, ours for a member.
+
+        Raises:
+            FileMissingError: There is no such file or member.
+        """
+        found = self._locate(path)
+        return self.tree.url(found.path) if found.archive is None else self.unstrip_protocol(found.path)
+
+    def members(self, folder: str) -> list[str]:
+        """Paths below `folder`: of the members of the archive mounted there, or of a real folder's files."""
+        return self._view.members(self._inside(folder)[1])
+
+    def resolve_member(self, published: str) -> str:
+        """The path of the member that shares the most last components with a published path.
+
+        Raises:
+            MemberMissingError: No archive holds such a file.
+            AmbiguousPathError: Several members fit equally well.
+        """
+        return self._view.resolve_member(published)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def info(self, path: str, **kwargs: Any) -> Info:
+        """About one file or folder. A size that the listing of a mirror leaves out is asked for."""
+        info = super().info(path, **kwargs)
+        if info["type"] == "file" and info["size"] is None:
+            info = {**info, "size": self.tree.size(self._inside(path)[1])}
+        return info
+
+    def _info(self, path: str) -> Info | None:
+        root, inner = self._inside(path)
+        info = self._view.info(inner)
+        return None if info is None else _named_below(root, info)
+
+    def _children(self, path: str) -> list[Info] | None:
+        root, inner = self._inside(path)
+        children = self._view.children(inner)
+        return None if children is None else [_named_below(root, info) for info in children]
+
+    def _locate(self, path: str) -> Found:
+        return self._view.locate(self._inside(path)[1])
+
+    def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        by_archive: dict[int, list[tuple[str, CutArchive, str]]] = {}
+        for path in paths:
+            found = self._locate(path)
+            if found.archive is None:
+                yield path, self.tree.read(found.path)
+            else:
+                by_archive.setdefault(id(found.archive), []).append((path, found.archive, found.member))
+        for group in by_archive.values():
+            path_of = {member: path for path, _, member in group}
+            for member, content in group[0][1].read_many(path_of):
+                yield path_of[member], content
+
+    def _stretches(self, spans: Mapping[str, list[Span]]) -> Iterator[tuple[str, list[bytes]]]:
+        members: dict[str, list[Span]] = {}
+        for path in spans:
+            found = self._locate(path)
+            if found.archive is None:
+                yield path, self._stretches_of_file(found.path, spans[path])
+            else:
+                members[path] = spans[path]
+        yield from super()._stretches(members)
+
+    def _stretches_of_file(self, path: str, spans: list[Span]) -> list[bytes]:
+        size = self.tree.size(path)
+        plan = plan_requests([slice_bounds(start, end, size) for start, end in spans], [size])
+
+        def fetch(request: Request) -> bytes:
+            return self.tree.ranges(path, [(request.start, request.stop)])[0]
+
+        answers = dict(execute(plan, fetch))
+        return [answers[index] for index in range(len(spans))]
+
+    def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes of a file in chunks of at most 64 KiB, by one plain GET that ends when the iterator is
+        closed.
+
+        Args:
+            path: File or member.
+            start: First byte.
+            stop: End, exclusive; the end of the file by default.
+        """
+        found = self._locate(path)
+        if found.archive is None:
+            yield from self.tree.stream(found.path, start, stop)
+            return
+        content = memoryview(found.archive.read(found.member))[start:stop]
+        for position in range(0, len(content), CHUNK):
+            yield bytes(content[position : position + CHUNK])
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> BinaryIO:
+        if mode != "rb":
+            self._refuse(path)
+        found = self._locate(path)
+        if found.archive is None:
+            return TreeFile(self.tree, found.path)
+        return ContentFile(found.archive.read(found.member))
+
+
+def _named_below(root: str, info: Info) -> Info:
+    return {**info, "name": f"{root}/{info['name']}".rstrip("/")} if root else info
+
+
+def _disk_cache(folder: str | os.PathLike[str] | None, size: int | None) -> DiskCache | None:
+    if folder is None:
+        if size is not None:
+            raise OptionError("cache_size was given without cache_dir, so nothing would be cached")
+        return None
+    return DiskCache(folder, DEFAULT_CACHE_SIZE if size is None else size)
+
+
+def _restore(cls: Any, source: str, options: dict[str, Any], tree: Tree | None) -> ReasonKneeFileSystem:
+    instance: ReasonKneeFileSystem = cls(source, **options)
+    if tree is not None and instance._mounted is None:
+        instance._adopt(tree)
+    return instance

@@ -1,0 +1,218 @@
+"""Writes the parts of a cut archive into one file, for people who want it on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
+from fsspec.implementations.local import LocalFileSystem
+from huggingface_hub import cached_assets_path
+
+from reasonknee_hf.errors import ArchiveError, IntegrityError, OptionError
+from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
+from reasonknee_hf.hub.tree import FileEntry, Tree
+from reasonknee_hf.hub.zips.archive import CutArchive, write_file
+from reasonknee_hf.hub.zips.opening import where
+from reasonknee_hf.hub.zips.parts import PartSet
+
+logger = logging.getLogger(__name__)
+
+_BLOCK = 1024 * 1024
+
+
+def join(
+    tree: Tree,
+    parts: PartSet,
+    out: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    check_members: bool | None = None,
+) -> Path:
+    """Writes the whole archive to `out`.
+
+    The bytes are collected in `<out>.partial`. A run that was killed is continued by the next one; what it
+    left is verified like everything else. `out` appears when all is verified: the size and, where it is
+    published, the hash of every part, then the directory, then the members. Until then an existing `out`
+    stays as it is.
+
+    Args:
+        tree: Where the parts lie.
+        parts: Found by [`find_part_sets`].
+        out: File to write; its folder is made if absent.
+        overwrite: Replace an existing file.
+        check_members: Also read every member of the result and check its CRC. Default: only where the hash of
+            a part is not known.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        OptionError: `out` exists, or is a folder.
+        ArchiveError: The parts are not one archive, the disk has no room, or another process writes the same
+            file.
+        IntegrityError: A part is not what was published. What was right so far is kept for the next run.
+    """
+    target = Path(out).absolute()
+    if target.is_dir() or (target.exists() and not overwrite):
+        raise OptionError(
+            f"{target} exists. Name another file, or allow to replace it (`overwrite`, `--force`)"
+        )
+    archive = CutArchive(tree, parts)
+    sizes = archive.part_sizes  # opening proves that the parts belong together, before anything is written
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + ".partial")
+    locks = cached_assets_path("reasonknee_hf", namespace="archives", subfolder="locks")
+    lock = FileLock(locks / hashlib.sha256(os.fsencode(target)).hexdigest(), timeout=0)
+    try:
+        with lock:
+            _refuse_without_room(target, sum(sizes) - _kept(partial, tree, parts, sizes))
+            hashed = _fetch(partial, tree, parts, sizes)
+            _check_whole(partial, archive, members=not hashed if check_members is None else check_members)
+            os.replace(partial, target)
+            _state_file(partial).unlink()
+    except Timeout:
+        raise ArchiveError(f"another process is writing {target} at this moment") from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ArchiveError(
+                f"no room left while writing {partial}. Make room and run it again: it goes on from there"
+            ) from error
+        raise
+    return target
+
+
+def _state_file(partial: Path) -> Path:
+    return partial.with_name(partial.name + ".json")
+
+
+def _kept(partial: Path, tree: Tree, parts: PartSet, sizes: tuple[int, ...]) -> int:
+    """Bytes of an earlier run that can be used. Makes an empty file where there are none."""
+    state: dict[str, Any] = {"tree": tree.identity, "parts": dict(zip(parts.paths, sizes, strict=True))}
+    earlier: Any = None
+    with contextlib.suppress(OSError, ValueError):
+        earlier = json.loads(_state_file(partial).read_bytes())
+    kept = partial.stat().st_size if partial.exists() else 0
+    if earlier == state and 0 < kept <= sum(sizes):
+        logger.info("going on with %d bytes in %s", kept, partial)
+        return kept
+    if kept:
+        logger.info("%s is of something else and is written anew", partial)
+    partial.write_bytes(b"")
+    write_file(_state_file(partial), json.dumps(state).encode())
+    return 0
+
+
+def _refuse_without_room(target: Path, needed: int) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if free < needed:
+        raise ArchiveError(
+            f"{target.parent} has {free:,} bytes free, {needed:,} are needed. Make room or name another "
+            f"folder"
+        )
+
+
+def _fetch(partial: Path, tree: Tree, parts: PartSet, sizes: tuple[int, ...]) -> bool:
+    """Fills the partial file. Returns whether every part was compared with a published hash."""
+    from datasets.utils import tqdm
+
+    hashed = True
+    with (
+        open(partial, "r+b") as file,
+        tqdm(total=sum(sizes), unit="B", unit_scale=True, unit_divisor=1024, desc=partial.stem) as bar,
+    ):
+        start = 0
+        for path, size in zip(parts.paths, sizes, strict=True):
+            entry = tree.entry(path)
+            try:
+                hashed &= _fetch_part(file, start, size, entry, tree, bar)
+            except IntegrityError as error:
+                # What an earlier run left may be damaged, and an endpoint that gave wrong bytes comes last
+                # now.
+                logger.warning("%s; fetching the part once more from its start", error)
+                bar.update(start - bar.n)
+                file.truncate(start)
+                hashed &= _fetch_part(file, start, size, entry, tree, bar)
+            start += size
+        file.flush()
+        os.fsync(file.fileno())
+    return hashed
+
+
+def _fetch_part(file: BinaryIO, start: int, size: int, entry: FileEntry, tree: Tree, bar: Any) -> bool:
+    """Completes one part from `start` on and verifies it. Returns whether there was a hash for that."""
+    kept = min(size, max(0, os.fstat(file.fileno()).st_size - start))
+    digest = _Digest(entry, size)
+    file.seek(start)
+    for block in _blocks(file, kept):
+        digest.update(block)
+        bar.update(len(block))
+    for chunk in _rest(tree, entry.path, kept, size):
+        file.write(chunk)
+        digest.update(chunk)
+        bar.update(len(chunk))
+    if not digest.fits():
+        file.truncate(start)
+        raise IntegrityError(
+            f"{entry.path} of {tree.name} came as {digest.count} bytes with hash {digest.hexdigest()}, "
+            f"published are {size} bytes with {digest.expected}. Try again, or another endpoint"
+        )
+    return digest.expected is not None
+
+
+def _rest(tree: Tree, path: str, kept: int, size: int) -> Iterator[bytes]:
+    if kept == 0:
+        yield from tree.stream(path)  # as a whole, so that the tree can verify it too
+    elif kept < size:
+        yield from tree.stream(path, kept, size)
+
+
+class _Digest:
+    """Compares bytes with what the listing says of a file: its size, and its hash where there is one."""
+
+    def __init__(self, entry: FileEntry, size: int) -> None:
+        self.expected = entry.sha256 or entry.blob_id
+        self._size = size
+        self._hash = (
+            hashlib.sha256() if entry.sha256 or not entry.blob_id else hashlib.sha1(b"blob %d\0" % size)
+        )
+        self.count = 0
+
+    def update(self, data: bytes) -> None:
+        self._hash.update(data)
+        self.count += len(data)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    def fits(self) -> bool:
+        return self.count == self._size and self.expected in (None, self.hexdigest())
+
+
+def _blocks(file: BinaryIO, length: int) -> Iterator[bytes]:
+    while length > 0 and (block := file.read(min(_BLOCK, length))):
+        length -= len(block)
+        yield block
+
+
+def _check_whole(partial: Path, archive: CutArchive, *, members: bool) -> None:
+    """Opens the result as an archive of its own and compares it. Removes it if it is not right."""
+    joined = CutZipFileSystem(LocalFileSystem(), parts=[str(partial)]).archive
+    try:
+        if list(joined.directory) != list(archive.directory):
+            raise ArchiveError(f"{partial} holds other members than {where(archive.tree, archive.parts)}")
+        if members:
+            for _ in joined.read_many(joined.names()):
+                pass
+    except (ArchiveError, IntegrityError):
+        partial.unlink()
+        _state_file(partial).unlink()
+        raise

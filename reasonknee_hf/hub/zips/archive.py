@@ -1,0 +1,359 @@
+"""Members of a zip archive that lies in a tree in one or several parts, at the price of one request each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
+from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.zips import executor, planner
+from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, Directory, Location, Member
+from reasonknee_hf.hub.zips.directory_cache import CachedDirectory, default_folder
+from reasonknee_hf.hub.zips.member_names import SuffixIndex, common_folder, parent_folders, unsafe_reason
+from reasonknee_hf.hub.zips.members import MAX_MEMBER, check_readable, data_offset, unpack
+from reasonknee_hf.hub.zips.opening import (
+    Opened,
+    PartTree,
+    fetch_directory,
+    fetcher,
+    listed_sizes,
+    read_spans,
+    refuse_incomplete,
+    where,
+)
+from reasonknee_hf.hub.zips.parts import PartSet
+
+logger = logging.getLogger(__name__)
+
+# A local header may be longer than the directory lets one think. Where something follows at once (always, in
+# an archive without holes) this plays no part.
+_SLACK = 4096
+
+
+class CutArchive:
+    """A zip archive, cut into parts or whole, read by absolute byte ranges.
+
+    Nothing is read before the first question about a member. Then the directory is fetched once: by one
+    request where the last part holds it, by none where it is cached on disk. Each member costs one request
+    after that, two at a time where it lies across a cut. Safe to share by threads, to pickle and to fork.
+
+    Args:
+        tree: Where the parts lie.
+        parts: Found by [`find_part_sets`], or paths in the order of the bytes.
+        encoding: Code page of member names that are not flagged as UTF-8, e.g. `"gbk"`.
+        directory_cache: Folder for the directory. `None`: below `HF_HOME` for a tree at a commit, nowhere for
+            others, whose content may change. `False`: nowhere.
+        connections: Requests that run at the same time.
+        max_gap: See [`plan_requests`].
+        max_request: See [`plan_requests`].
+        max_buffered: See [`execute`].
+        max_member: Size in bytes above which a member is refused.
+        cache: Keeps the contents of members on disk.
+    """
+
+    def __init__(
+        self,
+        tree: PartTree,
+        parts: PartSet | Sequence[str],
+        *,
+        encoding: str | None = None,
+        directory_cache: str | os.PathLike[str] | Literal[False] | None = None,
+        connections: int = executor.CONNECTIONS,
+        max_gap: int = planner.MAX_GAP,
+        max_request: int = planner.MAX_REQUEST,
+        max_buffered: int = executor.MAX_BUFFERED,
+        max_member: int = MAX_MEMBER,
+        cache: DiskCache | None = None,
+    ) -> None:
+        self.tree = tree
+        self.parts = parts if isinstance(parts, PartSet) else PartSet("", tuple(parts))
+        if not self.parts.paths:
+            raise ArchiveError(f"an archive of {tree.name} was asked for without naming its parts")
+        self.encoding = encoding
+        self.max_member = max_member
+        self.cache = cache
+        self._directory_cache = directory_cache
+        self._connections, self._max_buffered = connections, max_buffered
+        self._max_gap, self._max_request = max_gap, max_request
+        self._lock = ForkSafeLock()
+        self._opened: Opened | None = None
+
+    @property
+    def name(self) -> str:
+        """For messages: the parts and where they lie."""
+        return where(self.tree, self.parts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The directory is cheaper to read again than to send along. Cached properties go with it.
+        derived = {"path_names", "mounted", "_suffixes"}
+        return {key: value for key, value in self.__dict__.items() if key not in derived} | {"_opened": None}
+
+    # --- what is inside -------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> Directory:
+        """Every entry of the archive, also those that [`names`] hides.
+
+        Raises:
+            ArchiveError: The parts are not a readable zip archive.
+        """
+        return self._open().directory
+
+    @property
+    def part_sizes(self) -> tuple[int, ...]:
+        """Bytes of each part."""
+        return self._open().sizes
+
+    def names(self) -> list[str]:
+        """Names of the real members in the order of the directory: no folders, links or shadow entries.
+
+        Names have forward slashes. They may be unsafe as paths (`../x`); [`extract`] refuses those.
+        """
+        return list(self.directory.files)
+
+    def member(self, name: str | bytes) -> Member:
+        """The entry of one member. Of several with one name it is the last.
+
+        Args:
+            name: As in [`names`], or the raw bytes as they stand in the archive.
+
+        Raises:
+            MemberMissingError: There is no such entry.
+        """
+        directory = self.directory
+        index = directory.raw_names.get(name) if isinstance(name, bytes) else directory.files.get(name)
+        if index is None and isinstance(name, str):
+            # Links, folders and shadow entries have no place among the files.
+            index = next((i for i, other in enumerate(directory.names) if other == name), None)
+        if index is None:
+            raise MemberMissingError(
+                f"no member {name!r} in {self.name}, which holds {len(directory.files)} files"
+            )
+        return directory[index]
+
+    def find(self, published: str) -> str:
+        """The member that shares the most last components with a published path.
+
+        Args:
+            published: Any spelling, such as `../data/masks/knee_003.nii.gz`.
+
+        Raises:
+            MemberMissingError: No member ends in the same file name.
+            AmbiguousPathError: Several fit equally well.
+        """
+        return self._suffixes.find(published, self.name)
+
+    @cached_property
+    def _suffixes(self) -> SuffixIndex:
+        return SuffixIndex(self.directory.files)
+
+    @cached_property
+    def path_names(self) -> list[str]:
+        """The names that can be paths. Other members can be read by name but are no files of a filesystem."""
+        names = self.names()
+        safe = [name for name in names if unsafe_reason(name) is None]
+        folders = parent_folders(safe)
+        kept = [name for name in safe if name not in folders]
+        hidden = len(names) - len(kept)
+        if hidden:
+            logger.warning(
+                "%d of %d members of %s have names that cannot be paths; they are not shown as files and can "
+                "only be read by name",
+                hidden,
+                len(names),
+                self.name,
+            )
+        return kept
+
+    @cached_property
+    def mounted(self) -> Mapping[str, str]:
+        """Paths below the folder that stands for the archive -> names of the members.
+
+        They are the [`path_names`] without the leading folder that all of them share.
+        """
+        prefix = len(common_folder(self.path_names))
+        return {name[prefix:]: name for name in self.path_names}
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def read(self, name: str | bytes) -> bytes:
+        """The content of one member, verified by size and CRC.
+
+        Raises:
+            MemberMissingError: There is no such member.
+            ArchiveError: The member is encrypted, a link, too large, or packed by another method than
+                deflate.
+            IntegrityError: What came is not what the directory announces.
+        """
+        return next(content for _, content in self.read_many([name]))
+
+    def read_many(self, names: Iterable[str | bytes]) -> Iterator[tuple[str, bytes]]:
+        """Yields `(name, content)` of members, each once: those of the disk cache first, then as they lie.
+
+        Members that lie together travel in one request; requests run side by side, and what is held stays
+        within `max_buffered`. Raises what [`read`] raises, and before anything is fetched where the directory
+        alone tells that a member cannot be read.
+        """
+        members = {member.raw_name: member for member in map(self.member, names)}
+        wanted = []
+        for member in members.values():
+            cached = self.cache.get(self._cache_key(member)) if self.cache else None
+            if cached is None:
+                wanted.append(member)
+            else:
+                yield member.name, cached
+        spans = [self._span(member) for member in wanted]
+        plan = planner.plan_requests(
+            spans, self.part_sizes, max_gap=self._max_gap, max_request=self._max_request
+        )
+        fetch = fetcher(self.tree, self.parts, checked_later=True)
+        answers = executor.execute(
+            plan, fetch, connections=self._connections, max_buffered=self._max_buffered
+        )
+        for index, answer in answers:
+            content = self._content(wanted[index], answer)
+            if self.cache:
+                self.cache.put(self._cache_key(wanted[index]), content)
+            yield wanted[index].name, content
+
+    def extract(self, folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> list[Path]:
+        """Writes members to a folder, under their full names.
+
+        Each file appears complete or not at all. All names are checked before the first byte is written.
+
+        Args:
+            folder: Made if absent.
+            names: Members; all of them by default.
+
+        Raises:
+            UnsafeNameError: A name would leave the folder, or a link in the folder leads out of it.
+        """
+        root = Path(folder).resolve()
+        members = [self.member(name) for name in (self.names() if names is None else names)]
+        folders = parent_folders(member.name for member in members)
+        for member in members:
+            reason = member.unsafe
+            if member.name in folders:
+                reason = "it is also the folder of another member"
+            elif reason is None and not (root / member.name).parent.resolve().is_relative_to(root):
+                reason = "a link in the folder leads out of it"
+            if reason is not None:
+                raise UnsafeNameError(
+                    f"member {member.name!r} of {self.name} is not written to {root}: {reason}. Use `read` "
+                    f"and choose a file name of your own"
+                )
+        return [write_file(root / name, content) for name, content in self.read_many(m.name for m in members)]
+
+    def _cache_key(self, member: Member) -> str:
+        where_it_lies = (self.tree.identity, *self.parts.paths, member.header)
+        return repr(("member", *where_it_lies, member.size, member.crc))
+
+    def _span(self, member: Member) -> tuple[int, int]:
+        """The range that brings a member's local header and data in one go."""
+        check_readable(member, self.name, max_member=self.max_member)
+        least = LOCAL_HEADER.size + len(member.raw_name) + member.compressed_size
+        length = max(least, min(self.directory.room(member.header), least + _SLACK))
+        if member.header + length > self.directory.location.start:
+            raise ArchiveError(
+                f"member {member.name!r} of {self.name} would reach into the directory behind it: damaged"
+            )
+        return member.header, member.header + length
+
+    def _content(self, member: Member, answer: bytes) -> bytes:
+        try:
+            return self._unpack(member, answer, checked_later=True)
+        except (ArchiveError, IntegrityError) as error:
+            # The checksum was the only proof so far. Ask once more, with the proofs that cost extra.
+            logger.info("%s; reading it once more", error)
+            span = self._span(member)
+            answer = read_spans(self.tree, self.parts, self.part_sizes, [span])[0]
+            return self._unpack(member, answer, checked_later=False)
+
+    def _unpack(self, member: Member, answer: bytes, *, checked_later: bool) -> bytes:
+        start = data_offset(answer, member, self.name)
+        stop = start + member.compressed_size
+        packed = memoryview(answer)[start:stop]
+        if stop > len(answer):  # the local header is longer than could be foreseen
+            spans = [(member.header + max(start, len(answer)), member.header + stop)]
+            if spans[0][1] > self.directory.location.start:
+                raise IntegrityError(
+                    f"member {member.name!r} of {self.name} reaches into the directory: damaged"
+                )
+            rest = read_spans(self.tree, self.parts, self.part_sizes, spans, checked_later=checked_later)
+            packed = memoryview(bytes(packed) + rest[0])
+        return unpack(packed, member, self.name)
+
+    # --- opening --------------------------------------------------------------------------------------------
+
+    def _open(self) -> Opened:
+        if self._opened is None:
+            with self._lock:
+                if self._opened is None:
+                    self._opened = self._load()
+        return self._opened
+
+    def _load(self) -> Opened:
+        refuse_incomplete(self.tree, self.parts)
+        listed = listed_sizes(self.tree, self.parts)
+        folder = self._directory_cache
+        if folder is None and self.tree.sha is not None:
+            folder = _default_folder()
+        if not folder:
+            return self._fetch(listed)[0]
+        cached = CachedDirectory(Path(folder), self.tree.identity, self.parts.paths, listed)
+        opened = self._from_cache(cached)
+        if opened is None:
+            with cached.alone():
+                opened = self._from_cache(cached)  # another process may have been first
+                if opened is None:
+                    opened, data = self._fetch(listed)
+                    numbers = {**opened.directory.location.__dict__, "sizes": opened.sizes}
+                    cached.store(numbers, data)
+        return opened
+
+    def _fetch(self, listed: Sequence[int | None]) -> tuple[Opened, bytes]:
+        opened, data = fetch_directory(self.tree, self.parts, listed, encoding=self.encoding)
+        repeated = opened.directory.repeated
+        if repeated:
+            logger.warning("%s holds %d members whose name comes again; the last counts", self.name, repeated)
+        return opened, data
+
+    def _from_cache(self, cached: CachedDirectory) -> Opened | None:
+        found = cached.load()
+        if found is None:
+            return None
+        numbers, data = found
+        sizes = tuple(numbers.pop("sizes"))
+        return Opened(Directory(data, Location(**numbers), encoding=self.encoding), sizes)
+
+
+def _default_folder() -> Path | None:
+    try:
+        return default_folder()
+    except OSError as error:
+        logger.warning("the directories of archives are not kept for other processes: %s", error)
+        return None
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Writes a file that appears complete or not at all. Returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return path

@@ -1,0 +1,1 @@
+"""3DReasonKnee: everything that says knee, MOAKS or OAI."""

@@ -1,0 +1,148 @@
+"""What published shards hold, told by the shards alone: rows, bytes, scans, grades."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Features
+
+from reasonknee_hf.knee.moaks import CATEGORIES
+
+GradeCounts = dict[str, dict[int, int]]
+
+
+class Store(Protocol):
+    """Where finished files lie."""
+
+    def names(self) -> set[str]:
+        """Paths of all files below the root."""
+
+    def open(self, name: str) -> AbstractContextManager[Any]:
+        """A file for reading, seekable."""
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+
+
+class Folder:
+    """A local folder of finished files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self) -> set[str]:
+        """Paths of all files below the root, unfinished ones not among them."""
+        files = (path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file())
+        return {path.as_posix() for path in files if not any(part.startswith(".") for part in path.parts)}
+
+    def open(self, name: str) -> AbstractContextManager[Any]:
+        """A file for reading."""
+        return (self.root / name).open("rb")
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return (self.root / name).stat().st_size
+
+
+@dataclass(frozen=True)
+class SplitFacts:
+    """One split of one config.
+
+    Args:
+        pattern: Glob of its files below the root.
+        files: Their paths.
+        rows: Number of rows.
+        data_bytes: Bytes of the rows without compression.
+        file_bytes: Bytes of the files.
+    """
+
+    pattern: str
+    files: tuple[str, ...]
+    rows: int
+    data_bytes: int
+    file_bytes: int
+
+
+@dataclass
+class ConfigFacts:
+    """One config: its columns and splits.
+
+    `counts` are rows by category and grade, where it has grades; `beside` are the files that its tables name.
+    """
+
+    name: str
+    features: Features
+    splits: dict[str, SplitFacts] = field(default_factory=dict)
+    counts: GradeCounts = field(default_factory=dict)
+    beside: set[str] = field(default_factory=set)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all splits."""
+        return sum(split.rows for split in self.splits.values())
+
+
+def split_facts(store: Store, pattern: str, files: Sequence[str]) -> SplitFacts:
+    """Rows and bytes of a split, from the footers of its files; those without rows are left out."""
+    rows = data = 0
+    full = []
+    for name in files:
+        with store.open(name) as stream, pq.ParquetFile(stream) as file:
+            metadata = file.metadata
+            rows += metadata.num_rows
+            if metadata.num_rows:
+                full.append(name)
+            groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+            data += sum(group.total_byte_size for group in groups)
+    return SplitFacts(pattern, tuple(full), rows, data, sum(store.size(name) for name in full))
+
+
+def scan_ids(store: Store, files: Iterable[str]) -> list[str]:
+    """Ids of the scans that the rows of some files belong to, in order of their first row."""
+    found: dict[str, None] = {}
+    for name in files:
+        with store.open(name) as stream, pq.ParquetFile(stream) as file:
+            for batch in file.iter_batches(columns=["scan_id"], batch_size=1 << 16):
+                found |= dict.fromkeys(one for one in batch.column(0).unique().to_pylist() if one is not None)
+    return list(found)
+
+
+def files_named(store: Store, files: Iterable[str]) -> set[str]:
+    """Paths below the root that the rows of some tables name."""
+    found: set[str] = set()
+    for name in files:
+        with store.open(name) as stream, pq.ParquetFile(stream) as file:
+            columns = [column for column in file.schema_arrow.names if column.endswith("_file")]
+            for batch in file.iter_batches(columns=columns):
+                found.update(path for column in batch.columns for path in column.drop_null().to_pylist())
+    return found
+
+
+def grade_counts(store: Store, files: Iterable[str]) -> GradeCounts:
+    """How often each category has each grade; every attribute of a row counts."""
+    counts: dict[str, Counter[int]] = {}
+    for name in files:
+        with store.open(name) as stream, pq.ParquetFile(stream) as file:
+            for batch in file.iter_batches(columns=["category", "grades"], batch_size=1 << 16):
+                grades = batch.column("grades")
+                parents = pc.list_parent_indices(grades)
+                pairs = pa.table(
+                    {
+                        "category": batch.column("category").take(parents),
+                        "grade": pc.struct_field(pc.list_flatten(grades), "grade"),
+                    }
+                )
+                for row in pairs.group_by(["category", "grade"]).aggregate([([], "count_all")]).to_pylist():
+                    if row["category"] is not None:
+                        counts.setdefault(CATEGORIES[row["category"]], Counter())[row["grade"]] += row[
+                            "count_all"
+                        ]
+    return {name: dict(sorted(counts[name].items())) for name in CATEGORIES if name in counts}

@@ -1,0 +1,195 @@
+"""The rows of a job: questions in the schema of the package, or records as they are published."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from reasonknee_hf.dataset.shards import read_records, read_values, share
+from reasonknee_hf.errors import RecordError
+from reasonknee_hf.knee.records import Problem, to_row
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.row_features import ANSWER_COLUMNS
+from reasonknee_hf.knee.scans import Scan, scan_from_image_path
+from reasonknee_hf.publish.job import Derived, Job
+from reasonknee_hf.publish.parquet import Batch
+from reasonknee_hf.publish.volume_files import ScanFiles
+
+logger = logging.getLogger(__name__)
+
+RECORD_COLUMNS = ("image", "prompt", "cot", "answer")
+"""Keys of published records whose values are text."""
+
+_BATCH_RECORDS = 512
+_TEXT_OR_NULL = {str, type(None)}
+
+
+def question_rows(job: Job, split: str, index: int, count: int) -> Iterator[dict[str, Any]]:
+    """The chosen rows of one share of a split, `image` being the volume's URL where pictures are made of it.
+
+    Raises:
+        RecordError: With `on_error="raise"`, a record that does not fit; the message names row, file and offset.
+        AnnotationError: The file is not the JSON it should be.
+    """
+    release = job.opened()
+    path = release.annotation_path(split, job.annotations)
+    rows = _question_rows(job, release, split, path, index, count)
+    if job.selection.by_question:
+        rows = (row for row in rows if job.selection.keeps_row(row))
+    return islice(rows, job.selection.limit)
+
+
+def _question_rows(
+    job: Job, release: Release, split: str, path: str, index: int, count: int
+) -> Iterator[dict[str, Any]]:
+    drawn = job.derived != Derived()
+    chosen = release.high_fidelity_ids if job.config == "high_fidelity" else None
+    for _, record in read_records(release.tree, path, *share(release.tree.size(path), index, count)):
+        scan = release.scan_of(record.value.get("image"), split)
+        if chosen is not None and (scan is None or scan.scan_id not in chosen):
+            continue
+        problems: list[Problem] = []
+        if scan is None:
+            scan, problem = _unlisted(record.value, split)
+            problems.append(problem)
+        if not job.selection.keeps_scan(scan):
+            continue
+        row, found = to_row(record.value, scan, ScanFiles(job, scan).image if drawn else None, None)
+        problems += found
+        if problems and job.on_error != "null":
+            text = "; ".join(map(str, problems))
+            where = f"row {row['id']} ({path} of {release.tree.name}, record at byte {record.offset})"
+            if job.on_error == "skip":
+                logger.warning("%s is left out: %s", where, text)
+                continue
+            raise RecordError(
+                f"{where}: {text}. Pass on_error='skip' or on_error='null' to go on without what does not fit."
+            )
+        if job.config == "bench":
+            for column in ANSWER_COLUMNS:
+                del row[column]
+        yield row
+
+
+def record_batches(job: Job, split: str, index: int, count: int) -> Iterator[Batch]:
+    """The chosen records of one share of a split, as they are published.
+
+    Raises:
+        AnnotationError: The file is not the JSON it should be.
+    """
+    release = job.opened()
+    path = release.annotation_path(split, job.annotations)
+    bounds = share(release.tree.size(path), index, count)
+    dumps = _json_writer()
+    columns: defaultdict[str, list[str | None]] = defaultdict(list)
+    # Only text is gathered. Objects held until a batch is full would keep the garbage collector at work.
+    for values in _chosen_values(job, split, read_values(release.tree, path, *bounds)):
+        for column, cells in _record_columns(values, release, split, dumps):
+            columns[column] += cells
+        if len(columns["image"]) >= _BATCH_RECORDS:
+            yield Batch(columns)
+            columns = defaultdict(list)
+    if columns:
+        yield Batch(columns)
+
+
+def _chosen_values(
+    job: Job, split: str, parsed: Iterator[list[dict[str, Any]]]
+) -> Iterator[list[dict[str, Any]]]:
+    chosen, left = job.selection, job.selection.limit
+    for values in parsed:
+        if chosen.patients is not None or chosen.visits is not None:
+            scan_of = job.opened().scan_of
+            values = [
+                value
+                for value in values
+                if chosen.keeps_scan(scan_of(value.get("image"), split) or _unlisted(value, split)[0])
+            ]
+        if left is not None:
+            values = values[:left]
+            left -= len(values)
+        if values:
+            yield values
+        if left == 0:
+            return
+
+
+def _record_columns(
+    values: list[dict[str, Any]], release: Release, split: str, dumps: Callable[[Any], str]
+) -> Iterator[tuple[str, list[str | None]]]:
+    texts = {column: _texts([value.get(column) for value in values]) for column in RECORD_COLUMNS}
+    scans = {image: release.scan_of(image, split) for image in set(texts["image"])}
+    ids = {image: None if scan is None else scan.scan_id for image, scan in scans.items()}
+    yield "scan_id", [ids[image] for image in texts["image"]]
+    yield from texts.items()
+    texts["final_diagnosis"] = [
+        dumps(value["final_diagnosis"]) if "final_diagnosis" in value else None for value in values
+    ]
+    yield "final_diagnosis", texts["final_diagnosis"]
+    # Each cell that is not null stands for a member: where there are more members, some are in no column.
+    if sum(map(len, values)) == sum(len(cells) - cells.count(None) for cells in texts.values()):
+        yield "other", [None] * len(values)
+    else:
+        yield "other", [dumps(further) if (further := _further(value)) else None for value in values]
+
+
+def _texts(values: list[Any]) -> list[str | None]:
+    """The values with null in place of what is not text."""
+    if _TEXT_OR_NULL.issuperset(map(type, values)):
+        return values
+    return [value if isinstance(value, str) else None for value in values]
+
+
+def _further(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the other columns of a row of `records` do not hold."""
+    return {
+        key: value
+        for key, value in record.items()
+        if key != "final_diagnosis" and not (key in RECORD_COLUMNS and isinstance(value, str))
+    }
+
+
+def published_record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The record that a row of the config `records` was made of, with the same keys and values."""
+    record = {column: row[column] for column in RECORD_COLUMNS if row[column] is not None}
+    if row["final_diagnosis"] is not None:
+        record["final_diagnosis"] = json.loads(row["final_diagnosis"])
+    record.update(json.loads(row["other"] or "{}"))
+    return record
+
+
+def _unlisted(record: Mapping[str, Any], split: str) -> tuple[Scan, Problem]:
+    """What the name of a volume that the split does not list says of its scan, and that it is not listed."""
+    image = record.get("image")
+    scan = scan_from_image_path(image, split) or Scan("", "", "", "", "right", "", None, split)
+    return scan, Problem("image", f"{image!r} is the volume of no scan that the split {split} lists")
+
+
+def _json_writer() -> Any:
+    """`json.dumps` without blanks and escapes; a faster one where it is installed and can hold the value."""
+
+    def slow(value: Any) -> str:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return json.dumps(value, separators=(",", ":"))
+        return text
+
+    try:
+        import orjson
+    except ImportError:
+        return slow
+
+    def fast(value: Any) -> str:
+        try:
+            text = str(orjson.dumps(value), "utf-8")
+        except TypeError:  # whole numbers beyond 64 bits, halves of surrogate pairs
+            return slow(value)
+        return slow(value) if "null" in text else text  # which `orjson` makes of NaN and infinity
+
+    return fast

@@ -1,1 +1,0 @@
-"""Records to rows: pure functions over bytes, paths and objects. Opens nothing."""
