@@ -94,6 +94,7 @@ KNEE = Description(
     unlisted=unlisted_scan,
     question_of=_question_of,
     builder="reasonknee_hf.knee.builder:ReasonKnee",
+    checks="reasonknee_hf.knee.checks:check",
     weights=row_weights,
     annotations=("all", "balanced"),
     open_options=("source", "revision", "endpoint", "images", "high_fidelity"),

@@ -18,11 +18,11 @@ from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.errors import AmbiguousPathError, AnnotationError, IntegrityError
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.knee import layout
+from reasonknee_hf.knee.checks.table_checks import Tables, fold_id
 from reasonknee_hf.knee.records import to_row
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan, scan_from_image_path, unlisted_scan
 from reasonknee_hf.verify.findings import Findings
-from reasonknee_hf.verify.table_checks import Tables, fold_id
 
 QUESTIONS_PER_SCAN = 62
 """Records of each scan in the published files: the 69 prompts without the seven periarticular ones."""
