@@ -9,21 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from reasonknee_hf import environment
 
-PACKAGES = [
-    "reasonknee_hf",
-    "datasets",
-    "huggingface_hub",
-    "fsspec",
-    "pyarrow",
-    "numpy",
-    "nibabel",
-    "orjson",
-    "isal",
-    "pydicom",
-    "torch",
-    "transformers",
-    "trl",
-]
+# What changes how rows are read, or what they go to.
+PACKAGES = ("reasonknee_hf", "datasets", "huggingface_hub", "fsspec", "pyarrow", "numpy", "nibabel")
+EXTRAS = ("orjson", "isal", "pydicom", "torch", "transformers", "trl")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints versions and the settings that change what the package does."""
     facts = {"python": platform.python_version(), "platform": platform.platform()}
-    facts |= {package: _installed(package) for package in PACKAGES} | environment.settings()
+    facts |= {package: _installed(package) for package in (*PACKAGES, *EXTRAS)} | environment.settings()
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
