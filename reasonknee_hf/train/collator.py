@@ -204,9 +204,10 @@ class Collator:
             if len(set(counts)) == 1:
                 raise
             shown = ", ".join(f"{name} has {count}" for name, count in zip(names, counts, strict=True))
+            said = str(error).splitlines()[0]
             raise RecordError(
                 f"{type(self.processor).__name__} takes no batch of rows with different numbers of frames ({shown}):"
-                f" {str(error).partition(chr(10))[0]}. Take a view that gives each row as many ('o1', 'eight', 'jitter'), or one row a batch"
+                f" {said}. Take a view that gives each row as many ('o1', 'eight', 'jitter'), or one row a batch"
             ) from error
 
     def _with_answers(self, tensors: dict[str, Any], answers: list[str]) -> dict[str, Any]:
