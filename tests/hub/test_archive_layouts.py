@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import ArchiveError, FileMissingError
-from reasonknee_hf.hub.fs.mounts import MountedTree
+from reasonknee_hf.hub.fs.readonly import MountedTree
 from reasonknee_hf.hub.trees.folder_tree import FsspecTree
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.parts import PartSet, find_part_sets

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 
-from reasonknee_hf.errors import IntegrityError, ReasonKneeError, ReleaseError
+from reasonknee_hf.errors import FileMissingError, IntegrityError, ReasonKneeError, ReleaseError
 from reasonknee_hf.hub.locks import ForkSafeFilesystem
 from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
@@ -21,6 +21,8 @@ from reasonknee_hf.hub.tree import (
     find_entry,
     refuse_pointer,
 )
+
+T = TypeVar("T")
 
 # Version control keeps thousands of objects here; none of them belongs to the release.
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
@@ -106,6 +108,10 @@ class FsspecTree:
             return [whole[start:stop] for start, stop in spans]
         return [self._range(path, start, stop) for start, stop in spans]
 
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `spans`. There is nobody else to ask."""
+        return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
+
     def _range(self, path: str, start: int, stop: int) -> bytes:
         if self._local:
             with self._readable(path), open(self._full(path), "rb") as file:
@@ -173,6 +179,28 @@ class FsspecTree:
     def _full(self, path: str) -> str:
         self.entry(path)  # only listed names reach the filesystem, so none can climb out of the root
         return f"{self._root}/{path}" if self._root else path
+
+
+class FsspecFiles(FsspecTree):
+    """Some files of an fsspec filesystem by their paths there; nothing is listed to find them.
+
+    Args:
+        filesystem: Where they lie.
+        paths: The files.
+    """
+
+    def __init__(self, filesystem: Any, paths: Sequence[str]) -> None:
+        self._base, self._root, self._paths = ForkSafeFilesystem(filesystem), "", tuple(paths)
+        self._local = "file" in _protocols(filesystem)
+        self.identity = str(filesystem.unstrip_protocol(paths[0])) if paths else ""
+        self.name = type(filesystem).__name__
+        self._entries = None
+
+    def _list(self) -> dict[str, FileEntry]:
+        try:
+            return {path: FileEntry(path, self._fs.info(path).get("size")) for path in self._paths}
+        except FileNotFoundError as error:
+            raise FileMissingError(f"a file of {self.name} is not there: {error}") from error
 
 
 def _files_below(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import (
@@ -35,6 +36,8 @@ from reasonknee_hf.hub.wire.repository import Repository, check_repo_id
 from reasonknee_hf.hub.wire.tokens import Credentials
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PATHS_AT_ONCE = 500
 # The file on which an endpoint shows that it cuts ranges honestly.
@@ -267,6 +270,24 @@ class HubTree:
             attempt = partial(self._range, entry, span, checked_later)
             found.append(self.mirrors.ask(attempt, what, ranged=True) if span[0] < span[1] else b"")
         return found
+
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `spans`; an endpoint whose bytes it refuses is demoted."""
+        entries = {path: self.entry(path) for path, _, _ in spans}
+        if environment.offline():
+            return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
+
+        def attempt(endpoint: Endpoint) -> T:
+            found = [
+                self._range(entries[path], (start, stop), False, endpoint) for path, start, stop in spans
+            ]
+            try:
+                return check(found)
+            except IntegrityError as error:
+                raise IntegrityError(f"{endpoint.url}: {error}") from error
+
+        what = ", ".join(self._repository.what(self.sha, path) for path in entries)
+        return self.mirrors.ask(attempt, what, ranged=True)
 
     def _range(
         self, entry: FileEntry, span: tuple[int, int], checked_later: bool, endpoint: Endpoint

@@ -41,7 +41,7 @@ _FIRST_PAUSE = 0.25
 MAX_THROTTLE_WAIT = 300.0
 
 # The kinds a caller can tell apart; the definite ones first.
-_DEFINITE = (RemoteMissingError, ForbiddenError, IntegrityError)
+_DEFINITE = (NoRangesError, RemoteMissingError, ForbiddenError, IntegrityError)
 _KINDS: tuple[type[EndpointError], ...] = (*_DEFINITE, ThrottledError, UnreachableError)
 
 
