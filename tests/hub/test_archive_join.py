@@ -15,14 +15,14 @@ from collections import namedtuple
 
 import pytest
 from archives import CountingTree, cut, make_zip
-from hub import faults as f
 
+from hub import faults as f
 from reasonknee_hf.cli import main
 from reasonknee_hf.errors import ArchiveError, EndpointError, IntegrityError, OptionError
 from reasonknee_hf.hub.fs.join import join
 from reasonknee_hf.hub.tree import FileEntry
 from reasonknee_hf.hub.trees.hub_tree import HubTree
-from reasonknee_hf.hub.wire import mirrors
+from reasonknee_hf.hub.wire import mirrors, retries
 from reasonknee_hf.hub.zips.parts import PartSet
 
 MEMBERS = {f"masks/knee_{i:03d}.nii.gz": random.Random(i).randbytes(30_000) for i in range(100)}
@@ -36,7 +36,7 @@ REPO = "owner/knees"
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setenv("REASONKNEE_TIMEOUT", "2")
-    monkeypatch.setattr(mirrors, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(mirrors, "_health", {})
 
 
