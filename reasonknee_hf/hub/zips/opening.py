@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from reasonknee_hf.errors import ArchiveError, IntegrityError
+from reasonknee_hf.errors import ArchiveError
 from reasonknee_hf.hub.zips.directory import (
     LOCAL,
     LOCAL_HEADER,
@@ -93,13 +93,8 @@ def fetch_directory(
         return _read(tail, parts, sizes, encoding, checked_later=True)
     try:
         return parts.checked(plan.requests, partial(_read, parts=parts, sizes=sizes, encoding=encoding))
-    except IntegrityError as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, DirectoryError):
-            cause = cause.__cause__
-        if cause is None:
-            raise
-        raise _explained(parts, cause, sizes) from cause
+    except DirectoryError as error:
+        raise _explained(parts, error, sizes) from error
 
 
 def _explained(parts: Parts, error: DirectoryError, sizes: Sequence[int | None]) -> ArchiveError:

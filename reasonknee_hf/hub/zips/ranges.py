@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import bisect
-import logging
-import mmap
-import shutil
-import tempfile
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from fsspec.utils import merge_offset_ranges
 
-from reasonknee_hf.errors import ArchiveError, IntegrityError
-from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import Tree
-from reasonknee_hf.hub.wire.checks import NoRangesError
 from reasonknee_hf.hub.zips.parts import PartSet
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -34,8 +26,6 @@ MAX_REQUEST = 16 * 1024 * 1024
 # Fifty members at 50 ms a request took 0.58 s with 8 connections, 0.41 with 12 and 0.40 with 16.
 CONNECTIONS = 12
 MAX_BUFFERED = 64 * 1024 * 1024
-# A part larger than this is not fetched as a whole for the sake of its members.
-MAX_WHOLE = 8 * 1024**3
 
 
 class Request(NamedTuple):
@@ -199,9 +189,6 @@ def _answers(
 class Parts:
     """The parts of one archive in their tree, read by ranges.
 
-    A part of which the tree cannot give ranges is fetched as a whole, once, and kept in a temporary file for as
-    long as this object lives.
-
     Args:
         tree: Where the parts lie.
         parts: Found by [`find_part_sets`].
@@ -211,11 +198,6 @@ class Parts:
         self.tree = tree
         self.set = parts
         self.paths = parts.paths
-        self._whole: dict[str, mmap.mmap] = {}
-        self._lock = ForkSafeLock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_whole": {}}
 
     @property
     def name(self) -> str:
@@ -224,51 +206,18 @@ class Parts:
 
     def fetch(self, request: Request, *, checked_later: bool = False) -> bytes:
         """The bytes of one request."""
-        path, span = self.paths[request.part], (request.start, request.stop)
-        if path not in self._whole:
-            try:
-                return self.tree.ranges(path, [span], checked_later=checked_later)[0]
-            except NoRangesError as error:
-                self._fetch_whole(path, error)
-        return self._whole[path][slice(*span)]
+        span = (request.start, request.stop)
+        return self.tree.ranges(self.paths[request.part], [span], checked_later=checked_later)[0]
 
     def spans(
         self, sizes: Sequence[int], spans: Sequence[tuple[int, int]], *, checked_later: bool = False
     ) -> list[bytes]:
         """The bytes of `spans`, counted over all parts of these `sizes`, in their order."""
         plan = plan_requests(spans, sizes)
-        found = dict(execute(plan, lambda request: self.fetch(request, checked_later=checked_later)))
+        found = dict(execute(plan, partial(self.fetch, checked_later=checked_later)))
         return [found[index] for index in range(len(spans))]
 
     def checked(self, requests: Sequence[Request], check: Callable[[bytes], T]) -> T:
         """What `check` makes of the joined answers. If it raises [`IntegrityError`], the next endpoint is asked."""
-        paths = [self.paths[request.part] for request in requests]
-        if self._whole.keys().isdisjoint(paths):
-            pieces = [(path, one.start, one.stop) for path, one in zip(paths, requests, strict=True)]
-            try:
-                return self.tree.checked_ranges(pieces, lambda answers: check(b"".join(answers)))
-            except NoRangesError as error:
-                self._fetch_whole(paths[0], error)
-        return check(b"".join(map(self.fetch, requests)))
-
-    def _fetch_whole(self, path: str, error: NoRangesError) -> None:
-        with self._lock:
-            if path in self._whole:  # another thread was first
-                return
-            size, room = self.tree.size(path), shutil.disk_usage(tempfile.gettempdir()).free
-            if size > min(MAX_WHOLE, room):
-                raise ArchiveError(
-                    f"{error}. To read {path!r} as a whole instead, {size:,} bytes would have to be kept in "
-                    f"{tempfile.gettempdir()}, which has {room:,} free; at most {MAX_WHOLE:,} are. Ask another endpoint"
-                ) from error
-            logger.warning("%s; fetching all %d bytes of %s instead, once", error, size, path)
-            with tempfile.TemporaryFile() as file:
-                try:
-                    file.writelines(self.tree.stream(path))
-                except IntegrityError as wrong:  # and whoever gave that is asked last from now on
-                    logger.warning("%s; fetching it once more", wrong)
-                    file.seek(0)
-                    file.truncate()
-                    file.writelines(self.tree.stream(path))
-                file.flush()
-                self._whole[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        pieces = [(self.paths[one.part], one.start, one.stop) for one in requests]
+        return self.tree.checked_ranges(pieces, lambda answers: check(b"".join(answers)))
