@@ -93,11 +93,11 @@ class ReadOnlyFileSystem(AbstractFileSystem):
         `find`, `glob`, `du`, `get` and `expand_path` stand on this; without it an archive that cannot be opened
         would look empty to them.
         """
-        if on_error is None:
-            if not self.exists(path):  # which is no error there
-                return
-            on_error = "raise"
-        yield from super().walk(path, maxdepth, topdown, on_error=on_error, **kwargs)
+        on_error = kwargs.setdefault(
+            "on_errors", on_error
+        )  # fsspec hands on to folders below all but `on_error`
+        if on_error is not None or self.exists(path):  # what is not there is empty
+            yield from super().walk(path, maxdepth, topdown, on_error=on_error or "raise", **kwargs)
 
     # --- reading --------------------------------------------------------------------------------------------
 

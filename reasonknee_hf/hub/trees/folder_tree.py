@@ -72,12 +72,17 @@ class FsspecTree:
             raise ReleaseError(f"{self.name} cannot be listed: {error}. Name an existing folder") from error
 
     def _remote_files(self) -> Iterator[tuple[str, int | None]]:
+        # Not by `walk` of fsspec, to which a folder that cannot be listed is an empty one.
         prefix = len(self._root) + 1 if self._root else 0
-        for folder, folders, files in self._fs.walk(self._root, detail=True, on_error="raise"):
-            for skipped in _SKIPPED_FOLDERS & folders.keys():
-                del folders[skipped]
-            for base, info in files.items():
-                yield posixpath.join(folder, base)[prefix:], info.get("size")
+        folders = [self._root]
+        while folders:
+            folder = folders.pop()
+            for info in self._fs.ls(folder, detail=True):
+                path = info["name"].rstrip("/")
+                if info["type"] != "directory":
+                    yield path[prefix:], info.get("size")
+                elif path != folder and posixpath.basename(path) not in _SKIPPED_FOLDERS:
+                    folders.append(path)
 
     def entry(self, path: str) -> FileEntry:
         """One file. Raises [`FileMissingError`] if it is not listed."""

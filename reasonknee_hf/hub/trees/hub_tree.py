@@ -284,11 +284,15 @@ class HubTree:
         if environment.offline() or (entry.size is not None and entry.size <= POINTER_LIMIT):
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
-        try:
-            return [self._range(entry, span, checked_later) if span[0] < span[1] else b"" for span in spans]
-        except checks.NoRangesError as error:
-            content = self._without_ranges(entry, error)
-            return [content[start:stop] for start, stop in spans]
+        content = self._wholes.get(path)
+        if content is None:
+            try:
+                return [
+                    self._range(entry, span, checked_later) if span[0] < span[1] else b"" for span in spans
+                ]
+            except checks.NoRangesError as error:
+                content = self._without_ranges(entry, error)
+        return [content[start:stop] for start, stop in spans]
 
     def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
         """What `check` makes of the bytes of `spans`; an endpoint whose bytes it refuses is demoted.
@@ -301,23 +305,27 @@ class HubTree:
         refused: dict[Endpoint, IntegrityError] = {}
 
         def attempt(endpoint: Endpoint) -> T:
-            found = []
-            for path, *span in spans:
-                self._prove(entries[path], False, endpoint)
-                found.append(self._repository.range(endpoint, self.sha, entries[path], (span[0], span[1])))
+            found = [
+                self._repository.range(endpoint, self.sha, entries[path], (start, stop))
+                for path, start, stop in spans
+            ]
             try:
                 return check(found)
             except AnswerError:
                 raise
             except IntegrityError as error:
+                for entry in entries.values():  # or it is the endpoint that lies
+                    self._prove(entry, False, endpoint)
                 refused[endpoint] = error
                 raise AnswerError(f"{endpoint.url}: {error}") from error
 
         what = ", ".join(self._repository.what(self.sha, path) for path in entries)
         try:
             return self.mirrors.ask(attempt, what, ranged=True)
-        except (OfflineError, checks.NoRangesError):  # from what is here, or what is fetched whole
+        except OfflineError:
             return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
+        except checks.NoRangesError as error:
+            return check([self._without_ranges(entries[path], error)[a:b] for path, a, b in spans])
         except EndpointError:
             if len(refused) < len(self.mirrors.endpoints):
                 raise

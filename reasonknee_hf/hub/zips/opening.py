@@ -123,7 +123,7 @@ def _explained(parts: Parts, error: DirectoryError, sizes: Sequence[int | None])
     if heads[0][:2] == b"PK":
         return ArchiveError(
             f"{name}: {parts.paths[0]} begins like a zip, but {parts.paths[-1]} does not end like one: it "
-            f"was cut short, or a later part is missing{following}"
+            "was cut short" + (f", or a later part is missing{following}" if following else "")
         )
     return ArchiveError(f"{name} is no zip archive: it neither begins nor ends like one")
 

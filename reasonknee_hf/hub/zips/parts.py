@@ -119,6 +119,8 @@ def _numbered_set(mount: str, prefix: str, numbered: Mapping[int, str], width: i
 
 def next_part(path: str) -> str | None:
     """The name that a part after `path` would have, for messages. `None` where the name carries no number."""
+    if _ZIP.fullmatch(path):
+        return None
     if match := re.fullmatch(r"(.*[._-](?:part)?)([a-z]{2,4})", path):
         return match[1] + _to_letters(_from_letters(match[2]) + 1, len(match[2]))
     if match := re.fullmatch(r"(.*[._-](?:part)?)(\d{1,4})", path):
