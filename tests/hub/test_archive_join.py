@@ -10,6 +10,9 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
+import time
 import zipfile
 from collections import namedtuple
 
@@ -316,6 +319,31 @@ def test_masks_join(release, capsys, tmp_path):
     assert main(["masks", "join", str(out), "--source", release]) == 1
     assert "--force" in capsys.readouterr().err
     assert main(["masks", "join", str(out), "--source", release, "--force", "--check-members"]) == 0
+
+
+def test_an_interrupted_join_says_one_line_and_is_continued(origin, tmp_path):
+    origin.put_tree(REPO, {f"data/{name}": content for name, content in FILES.items()})
+    origin.faults(f.Rule(f.cut(1_000_000, how="stall", stall=20), match="masks_aa", ranged=False))
+    out = tmp_path / "masks.zip"
+    where = ["--source", REPO, "--endpoint", origin.url]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "reasonknee_hf", "masks", "join", str(out), *where],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "REASONKNEE_TIMEOUT": "30"},
+    )  # fmt: skip
+    partial = tmp_path / "masks.zip.partial"
+    while child.poll() is None and not (partial.exists() and partial.stat().st_size > 500_000):
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=30)[1]
+    assert child.returncode == 130
+    told = [line for line in said.splitlines() if "masks.zip: " not in line or "reasonknee" in line]  # no bar
+    assert told[-1] == f"reasonknee: interrupted. The next run goes on with what is in {partial}"
+    assert "Traceback" not in said
+    origin.clear()
+    assert main(["masks", "join", str(out), *where]) == 0
+    assert out.read_bytes() == ZIP
+    starts = [int(one.range[6:].split("-")[0]) for one in origin.requests("masks_aa") if one.range]
+    assert max(starts) > 500_000  # the rest of the part
 
 
 def test_masks_of_a_release_without_an_archive(tmp_path, capsys):

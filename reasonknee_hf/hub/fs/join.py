@@ -82,6 +82,8 @@ def join(
             _state_file(partial).unlink()
     except Timeout:
         raise ArchiveError(f"another process is writing {target} at this moment") from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted. The next run goes on with what is in {partial}") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ArchiveError(
