@@ -13,9 +13,9 @@ import numpy as np
 
 from reasonknee_hf.volumes import boxes, views
 from reasonknee_hf.volumes import grid as grids
+from reasonknee_hf.volumes.orientation import Array
 from reasonknee_hf.volumes.structures import label_counts
 from reasonknee_hf.volumes.volume import KneeVolume
-from reasonknee_hf.volumes.voxels import Array
 
 ORDER = "LPI"
 # name, axis that is cut, axis of the rows, axis of the columns, words at (left, right, top, bottom)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from reasonknee_hf.dataset.joining import BROKEN
-from reasonknee_hf.errors import ExtraMissingError, RecordError
+from reasonknee_hf.errors import ExtraMissingError, GridMismatchError, RecordError
+from reasonknee_hf.knee.row_features import row_features
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.volume_files import accept_broken
 from reasonknee_hf.volumes import boxes
+from reasonknee_hf.volumes.orientation import Array
 from reasonknee_hf.volumes.volume import KneeVolume
-from reasonknee_hf.volumes.voxels import Array
 
 _PERCENTILES = (1.0, 99.0)
 _BOX_COLOUR = (255, 64, 64)
@@ -144,11 +145,13 @@ class _Volumes:
             return None
         if stored["path"] != self._path:
             self._path, self._volume = stored["path"], None
-            volume = KneeVolume(stored["path"], label=row["scan_id"])
+            scan = {"scan_id": row["scan_id"], "image": stored, "mask": row.get("mask")}
+            volume = row_features("scans").decode_example(scan)["image"]
             try:
                 volume.load()
+                volume.check_box_grid()
                 self._volume = volume
-            except BROKEN as error:
+            except (*BROKEN, GridMismatchError) as error:
                 accept_broken(self._job, f"the volume of {row['id']}", error)
         return self._volume
 

@@ -58,7 +58,9 @@ def _question_rows(
             problems.append(problem)
         if not job.selection.keeps_scan(scan):
             continue
-        row, found = to_row(record.value, scan, ScanFiles(job, scan).image if drawn else None, None)
+        image = ScanFiles(job, scan).image if drawn else None
+        mask = release.find_mask(scan) if drawn and job.masks else None
+        row, found = to_row(record.value, scan, image, mask)
         problems += found
         if problems and job.on_error != "null":
             text = "; ".join(map(str, problems))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from typing import Any
 
 from reasonknee_hf.errors import VolumeDataError, VolumeFormatError, VolumeMissingError
@@ -13,6 +15,8 @@ from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
 from reasonknee_hf.volumes.inflate import plain
 from reasonknee_hf.volumes.volume_cache import Decoded
 from reasonknee_hf.volumes.voxels import Array, as_labels, read_header, read_stored, scaled
+
+logger = logging.getLogger(__name__)
 
 
 def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
@@ -25,6 +29,18 @@ def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
     if data is None and path is not None and source.looks_like_image_half(path):
         path = _other_half(path, "hdr")
     return parse_header(source.plain_start(path, data, HEADER_BYTES))
+
+
+@lru_cache(maxsize=512)
+def known_header(path: str, state: tuple[int, ...]) -> NiftiHeader | None:
+    """The header of a file in a state (see `identity`), remembered; None where it cannot be read, said once."""
+    try:
+        return load_header(path)
+    except (OSError, VolumeFormatError) as error:
+        logger.warning(
+            "boxes go by axis codes alone, without a look at the mask that they were drawn on: %s", error
+        )
+        return None
 
 
 def load_voxels(

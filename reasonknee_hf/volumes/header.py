@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reasonknee_hf.errors import VolumeFormatError
-from reasonknee_hf.volumes.orientation import axis_codes
+from reasonknee_hf.volumes.orientation import Affine, axis_codes
 
 HEADER_BYTES = 540  # enough for either version
 _TYPES = {
@@ -27,8 +26,6 @@ _REFUSED_TYPES = {
 _MILLIMETRES = {1: 1000.0, 3: 0.001}  # xyzt_units codes of metre and micrometre; anything else is taken as mm
 _SAME_PLACE = 0.01  # voxels by which corners may differ before qform and sform are called in conflict
 _HUGE = 1e100  # no place in the world; beyond it, lengths overflow
-
-Affine = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,8 @@ class NiftiHeader:
         qform_code, sform_code: as stored.
         affine: 4x4, voxel index to mm in RAS+ world; None where the file has no usable transform.
         codes: axis codes of `affine`, such as "PIR"; None without one.
+        placed: whether `affine` says anything. One of unit voxels at the origin is what programs write that lost the
+            real one on the way (identity, or the identity of readers that count towards left and back).
         affine_source: "sform", "qform" or "none".
         notes: oddities worth telling, in words, such as transforms in conflict. Most files have none.
     """
@@ -67,6 +66,7 @@ class NiftiHeader:
     sform_code: int
     affine: Affine | None = field(repr=False)
     codes: str | None = None
+    placed: bool = False
     affine_source: str = "none"
     notes: tuple[str, ...] = ()
 
@@ -114,6 +114,7 @@ def parse_header(start: bytes) -> NiftiHeader:
         sform_code=raw.sform_code,
         affine=affine,
         codes=None if affine is None else axis_codes(affine),
+        placed=affine is not None and not np.array_equal(np.abs(affine), np.eye(4)),
         affine_source=source,
         notes=tuple(notes),
     )

@@ -79,5 +79,5 @@ def _advice(error: FileNotFoundError, mask: bool) -> str:
     return (
         f"the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative"
         " under its own data-use agreement (https://nda.nih.gov/oai) and may not be part of this release: get"
-        " them there, keep the relative paths, and give their folder or URL as images="
+        " them there, keep the relative paths, and give as images= the folder or URL that holds them"
     )

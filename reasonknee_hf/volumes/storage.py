@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.volumes.voxels import Array
+from reasonknee_hf.volumes.orientation import Array
 
 Self = TypeVar("Self", bound="ReadsAsStored")
 
@@ -55,9 +55,16 @@ class ReadsAsStored:
         """All voxels."""
         raise NotImplementedError
 
+    def check_box_grid(self) -> None:
+        """Checks that the voxels lie as those of the row's mask."""
+        raise NotImplementedError
+
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         """`array()`, so that `np.asarray` and the numpy and torch formats of `datasets` give voxels."""
+        self.check_box_grid()
         array = self.array()
+        if min(array.strides) < 0:  # torch takes none such
+            array = array.copy(order="K")
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError(f"voxels of type {array.dtype} become {np.dtype(dtype)} only in a copy")

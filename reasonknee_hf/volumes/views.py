@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from reasonknee_hf.errors import ExtraMissingError, OptionError
 from reasonknee_hf.volumes.header import NiftiHeader
-from reasonknee_hf.volumes.voxels import Array
+from reasonknee_hf.volumes.orientation import Array
 
 Frames = npt.NDArray[np.uint8]
 Window = str | Sequence[float] | npt.NDArray[Any]
