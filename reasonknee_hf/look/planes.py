@@ -115,6 +115,8 @@ def scene(
         GridMismatchError: image and mask lie in different spaces.
         RecordError: the box leaves the volume.
     """
+    if box is not None:
+        volume.check_box_grid()
     shown = volume.oriented(ORDER)
     array = shown.array()
     names = {} if mask is None else {number: str(name) for number, name in mask.labels().items()}
