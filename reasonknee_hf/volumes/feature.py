@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import datasets
 import pyarrow as pa
 
-from reasonknee_hf.errors import PublishError, VolumeMissingError, VolumeTypeError
+from reasonknee_hf import environment
+from reasonknee_hf.errors import OptionError, PublishError, VolumeMissingError, VolumeTypeError
 from reasonknee_hf.volumes import volume_bytes as source
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -76,6 +77,7 @@ class VolumeFeature(_Base):
         self.mask = mask
         self.labels = dict(labels) if labels is not None else None
         self.axes = axes
+        environment.volume_cache_bytes()  # a setting that is wrong is said before the first row is touched
 
     def __repr__(self) -> str:
         return f"VolumeFeature(mask={self.mask}, decode={self.decode})"
@@ -151,8 +153,14 @@ class VolumeFeature(_Base):
         elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             data, path = storage, nothing
         elif pa.types.is_struct(kind):
-            data = storage.field("bytes") if kind.get_field_index("bytes") >= 0 else nothing
-            path = storage.field("path") if kind.get_field_index("path") >= 0 else nothing
+            names = {field.name for field in kind}
+            if not names & {"bytes", "path"} and storage.null_count < len(storage):
+                raise OptionError(  # not a `TypeError`, at which `datasets` would store the struct in its place
+                    f"a volume cannot be stored as a dict of {', '.join(sorted(names))}: give 'path', or the 'bytes' of"
+                    " a NIfTI file (a nibabel image of array and affine does it)"
+                )
+            data = storage.field("bytes") if "bytes" in names else nothing
+            path = storage.field("path") if "path" in names else nothing
         else:
             raise VolumeTypeError(
                 f"cannot cast a column of {kind} to volumes: paths, bytes or {{bytes, path}} are needed"

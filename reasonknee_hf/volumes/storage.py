@@ -12,6 +12,7 @@ import numpy.typing as npt
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.volumes.orientation import Array
 
+_KEYS = ("bytes", "path")
 Self = TypeVar("Self", bound="ReadsAsStored")
 
 
@@ -75,14 +76,14 @@ class ReadsAsStored:
         return self.storage[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.storage)
+        return iter(_KEYS)
 
     def __len__(self) -> int:
-        return len(self.storage)
+        return len(_KEYS)
 
     def keys(self) -> KeysView[str]:
         """The keys of `storage`."""
-        return self.storage.keys()
+        return dict.fromkeys(_KEYS).keys()
 
     def items(self) -> ItemsView[str, Any]:
         """The items of `storage`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,20 +9,15 @@ from typing import Any
 import numpy as np
 
 from reasonknee_hf import volumes as room
-from reasonknee_hf.errors import GridMismatchError, OptionError, VolumeFormatError
-from reasonknee_hf.volumes import boxes, decode, orientation, views
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.volumes import boxes, orientation, views
 from reasonknee_hf.volumes import grid as grids
-from reasonknee_hf.volumes.header import NiftiHeader
-from reasonknee_hf.volumes.naming import NamedErrors
 from reasonknee_hf.volumes.orientation import Affine, Array
-from reasonknee_hf.volumes.storage import ReadsAsStored, storable
+from reasonknee_hf.volumes.stored import StoredVolume
 from reasonknee_hf.volumes.structures import label_counts, structure_id
-from reasonknee_hf.volumes.volume_cache import Decoded, volume_cache
-
-logger = logging.getLogger(__name__)
 
 
-class KneeVolume(ReadsAsStored):
+class KneeVolume(StoredVolume):
     """A NIfTI volume or mask that costs nothing until it is touched.
 
     | touch | reads | allocates |
@@ -66,15 +60,9 @@ class KneeVolume(ReadsAsStored):
         labels: Mapping[str, int] | None = None,
         axes: str | None = None,
     ) -> None:
-        self.path, self._data = storable(path, data)
-        self.mask = mask
-        self.label = label
+        super().__init__(path, data, mask=mask, label=label, axes=axes)
         self._names = labels
-        self._axes = None if axes is None else orientation.check_codes(axes)
         self.grid_mask: KneeVolume | None = None
-        self._codes: str | None = None  # wanted axis codes; None is slice-first
-        self._assumed: str | None = None  # axis codes of the file, where the file itself does not tell
-        self._header: NiftiHeader | None = None
 
     def __repr__(self) -> str:
         what = repr(self.path) if self._data is None else f"{self.path!r}, {len(self._data)} bytes"
@@ -84,35 +72,6 @@ class KneeVolume(ReadsAsStored):
     def _repr_html_(self) -> str:
         """What a notebook shows: the facts of the header and three planes. Reads the whole file."""
         return room.notebook_html(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_header": None}
-
-    # --- the file -------------------------------------------------------------------------------------------
-
-    @property
-    def storage(self) -> dict[str, Any]:
-        """What an Arrow column stores for this volume: `{"bytes": ..., "path": ...}`. Reads nothing."""
-        return {"bytes": self._data, "path": self.path}
-
-    @property
-    def header(self) -> NiftiHeader:
-        """The header of the file, as stored. Reads the first 4 kB once.
-
-        Raises:
-            VolumeFormatError: the file is not NIfTI, or of a kind that is refused by name.
-            VolumeMissingError: there is no such file.
-        """
-        if self._header is None:
-            with self._named_errors():
-                self._header = decode.load_header(self.path, self._data)
-        return self._header
-
-    @property
-    def nifti(self) -> Any:
-        """The file as a `nibabel` image, as stored, not slice-first. Reads the whole file."""
-        with self._named_errors():
-            return decode.nibabel_image(self.path, self._data, self.header)
 
     # --- place and order ------------------------------------------------------------------------------------
 
@@ -146,7 +105,10 @@ class KneeVolume(ReadsAsStored):
         return self._copy(_codes=orientation.check_codes(codes))
 
     def assume(self, codes: str) -> KneeVolume:
-        """The same volume, with axis codes of the file if its header states no place, else unchanged."""
+        """The same volume, with axis codes of the file if its header states no place, else unchanged.
+
+        A row stores such a volume as a file that states it.
+        """
         return self._copy(_assumed=orientation.check_codes(codes))
 
     def oriented_box(self, box: boxes.Box) -> list[int]:
@@ -169,7 +131,7 @@ class KneeVolume(ReadsAsStored):
             GridMismatchError: the header says nothing, or corners of the two are more than 0.05 voxels apart. Where
                 `assume` took the place of the header, shapes are compared.
         """
-        if self.grid_mask is None or not self.grid_mask._header_is_known():
+        if self.grid_mask is None or not self.grid_mask.header_is_known():
             return
         own, other = self._copy(_codes=None), self.grid_mask._copy(_codes=None)
         with self._named_errors():
@@ -233,14 +195,6 @@ class KneeVolume(ReadsAsStored):
         return (
             region.copy(order="K") if copy else region
         )  # K: in memory as in the file, and no step is negative
-
-    def load(self, *, ahead: bool = False) -> None:
-        """Brings the voxels into the cache of the process.
-
-        Args:
-            ahead: nobody has asked for the voxels yet, so that this does not count as a touch; see `prefetched`.
-        """
-        self._decoded(ahead=ahead)
 
     def slices(
         self, n: int | None = None, *, around: boxes.Box | None = None, consecutive: bool = False
@@ -358,78 +312,9 @@ class KneeVolume(ReadsAsStored):
             raise OptionError("this volume is an image, not a mask; it has no labels")
 
     @property
-    def _stored_codes(self) -> str:
-        header, assumed = self.header, self._assumed
-        if header.codes is not None and (header.placed or (assumed is None and self._axes is None)):
-            return header.codes
-        if assumed is None:
-            what = "states neither qform nor sform" if header.codes is None else "states an identity affine"
-            with self._named_errors():
-                raise (VolumeFormatError if self._axes is None else GridMismatchError)(
-                    f"the header {what}, so nothing tells which axis holds the slices, and where a box lies;"
-                    " say it with .assume('PIR') or read it as stored with .nifti"
-                )
-        return assumed
-
-    @property
-    def _stored_affine(self) -> Affine:
-        codes, header = self._stored_codes, self.header
-        if header.affine is not None and codes == header.codes:
-            return header.affine
-        return orientation.affine_of_codes(codes, header.zooms)
-
-    def _header_is_known(self) -> bool:
-        """Whether the header can be read; that of a file is read once for all volumes of the same file."""
-        if self._header is None:
-            try:
-                state = None if self._data is not None else decode.identity(self.path or "")
-            except OSError:
-                return False
-            self._header = self.header if state is None else decode.known_header(self.path or "", state)
-        return self._header is not None
-
-    @property
     def _reorder(self) -> orientation.Reorder:
         return orientation.reorder(self._stored_codes, self.axcodes)
-
-    @property
-    def cache_name(self) -> tuple[Any, ...]:
-        """What tells the file from others, and masks from images, without a look at it."""
-        return (id(self._data) if self.path is None else self.path, self.mask)
-
-    def _key(self) -> tuple[Any, ...]:
-        if self._data is not None:
-            return ("bytes", len(self._data), hash(self._data), self.mask)
-        with self._named_errors():
-            return ("path", self.path, decode.identity(self.path or ""), self.mask)
 
     def _file_box(self, ends: list[int]) -> list[int]:
         """A box in the axis order of this volume as one in the order of the file."""
         return boxes.move_box(ends, orientation.reorder(self.axcodes, self._stored_codes), self.shape)
-
-    def _decoded(self, stop: int | None = None, ahead: bool = False) -> Decoded:
-        """The whole file, or at least `stop` slices along its slowest axis, from the cache or the file."""
-
-        def load() -> Decoded:
-            decoded = decode.load_voxels(self.path, self._data, mask=self.mask, stop=stop)
-            for note in decoded.header.notes:
-                logger.warning("%s: %s", self._name(), note)
-            return decoded
-
-        def enough(found: Decoded) -> bool:
-            return found.is_whole or (stop is not None and found.array.shape[2] >= stop)
-
-        key = self._key()
-        with self._named_errors():
-            decoded = volume_cache().get(key, load, enough)
-        if not ahead and decoded.is_whole:
-            volume_cache().touch(self.cache_name, decoded.array.nbytes)
-        self._header = decoded.header
-        return decoded
-
-    def _name(self) -> str:
-        """The row's id and the file, for messages."""
-        return ", ".join(word for word in (self.label, self.path) if word) or "volume from bytes"
-
-    def _named_errors(self) -> NamedErrors:
-        return NamedErrors(self._name, self.mask, self.path)
