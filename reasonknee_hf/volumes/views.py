@@ -29,7 +29,7 @@ from reasonknee_hf.volumes.orientation import Array
 Frames = npt.NDArray[np.uint8]
 Window = str | Sequence[float] | npt.NDArray[Any]
 WINDOWS = ("upstream", "o1", "percentile", "header")
-_PART = 1 << 20  # voxels counted at a time, which takes nine bytes for each
+_PART = 1 << 18  # voxels counted at a time, which takes sixteen bytes for each
 _TILE = 1 << 16  # voxels worked on at a time, so that temporaries stay in the processor's cache
 
 
