@@ -354,12 +354,11 @@ def _item(args: argparse.Namespace) -> int:
 def _draw(args: argparse.Namespace, row: dict[str, Any]) -> None:
     """The picture that `reasonknee show` draws of the row."""
     from reasonknee_hf.cli.show_command import draw_row
-    from reasonknee_hf.knee.row_features import row_features
 
     release = open_chosen_release(args)
     scan = next((scan for scan in release.scans(args.split) if scan.scan_id == row["scan_id"]), None)
     mask = None if scan is None else release.find_mask(scan)
-    features = row_features("bench", labels=release.labels if mask else None)
+    features = release.dataset.features("bench", release, mask is not None)
     draw_row(features.decode_example(row | {"mask": mask}), args.out)
     print(f"written: {args.out}", file=sys.stderr)
 

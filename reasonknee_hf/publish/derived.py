@@ -12,7 +12,6 @@ import numpy as np
 
 from reasonknee_hf.dataset.joining import BROKEN
 from reasonknee_hf.errors import ExtraMissingError, GridMismatchError, RecordError
-from reasonknee_hf.knee.row_features import row_features
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.volume_files import accept_broken
 from reasonknee_hf.volumes import boxes
@@ -135,6 +134,7 @@ class _Volumes:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._features = job.opened().dataset.features(job.config, None, True)
         self._path: str | None = None
         self._volume: KneeVolume | None = None
 
@@ -146,7 +146,7 @@ class _Volumes:
         if stored["path"] != self._path:
             self._path, self._volume = stored["path"], None
             scan = {"scan_id": row["scan_id"], "image": stored, "mask": row.get("mask")}
-            volume = row_features("scans").decode_example(scan)["image"]
+            volume = self._features.decode_example(scan)["image"]
             try:
                 volume.load()
                 volume.check_box_grid()

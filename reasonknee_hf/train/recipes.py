@@ -6,7 +6,7 @@
 | `o1` | 32 slices from 32 to 128 of 160, as in the published script of that name | images |
 | `eight` | 8 consecutive slices around the region, upright | video |
 | `region` | the region with 5 mm around it at full resolution, upright | video |
-| `planes` | three planes through the middle of the region, or of the volume | one image |
+| `planes` | three planes through the middle of the region, or of the volume, as radiologists look | one image |
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def _middle(region: Sequence[int] | None) -> list[int]:
 
 
 def _whole_patches(low: int, high: int, count: int, multiple: int) -> tuple[int, int]:
-    """Grows a range to a multiple of `multiple`, evenly, inside an axis of `count`; as it is if that is"
-    " too short."""
+    """Grows a range to a multiple of `multiple`, evenly, inside an axis of `count`; as it is if that is
+    too short."""
     wanted = -(-(high - low + 1) // multiple) * multiple
     if wanted > count:
         return low, high
@@ -214,7 +214,10 @@ def _planes(
     axcodes: str,
     region: Sequence[int] | None,
 ) -> View:
-    """Sagittal top left, coronal right of it, axial below that. Pixels are square: slices are stretched."""
+    """Sagittal top left, coronal right of it, axial below that, as radiologists look: see `View.sides`.
+
+    Pixels are square: slices are stretched.
+    """
     (row_axis, row_flip), (column_axis, column_flip) = _upright(axcodes)
     height, width = (shape[row_axis], shape[column_axis]) if recipe.size is None else _pair(recipe.size)
     pixel = spacing[row_axis] * shape[row_axis] / height
@@ -228,7 +231,7 @@ def _planes(
         window=recipe.window,
         fps=recipe.fps,
         shape=shape,
-        frames=Run(0, shape[0], depth, offset=width),
+        frames=Run(0, shape[0], depth, offset=width, flip=axcodes[0] == "R"),
         across=(column_axis, across),
         down=(row_axis, down),
         size=(height + width, width + depth),

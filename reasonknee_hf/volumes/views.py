@@ -152,6 +152,16 @@ def levels(window: Window, volume: Array, chosen: Array, header: NiftiHeader) ->
     return _levels(least, most, np.array([least]), np.array([most]))
 
 
+def clipped_share(window: Window, volume: Array) -> float:
+    """How much of a volume lies above a window with fixed ends, of what is not dark in it (a tenth of the window)."""
+    edges = (0.0, 400.0) if isinstance(window, str) and window in ("upstream", "o1") else _given_edges(window)
+    if edges is None:
+        return 0.0
+    sample = volume[::4, ::4, ::4]
+    shown = int(np.count_nonzero(sample > edges[0] + (edges[1] - edges[0]) / 10))
+    return int(np.count_nonzero(sample > edges[1])) / max(shown, 1)
+
+
 def _given_edges(window: Window) -> tuple[float, float] | None:
     """The two edges of a window that is given by numbers; None for a name, and for what is no window."""
     if isinstance(window, str):

@@ -12,7 +12,7 @@ import pytest
 from publishing import HAS_PILLOW, tables
 
 from reasonknee_hf.errors import RecordError
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.derived import crop_file, three_planes
 from reasonknee_hf.publish.job import Derived
@@ -83,7 +83,12 @@ def test_a_box_outside_the_volume_is_named(volume, sample_dir, tmp_path):
 
     class Job:
         on_error = "raise"
+        config = "bench"
         derived = Derived(crops=True)
+
+        @staticmethod
+        def opened():
+            return open_release(str(sample_dir))
 
     row = {"id": "a_1", "scan_id": "a", "bbox": [0, 500, 0, 1, 0, 1], "image": {"path": volume.path}}
     with pytest.raises(RecordError, match=r"a_1.*on_error='null'"):

@@ -12,8 +12,8 @@ from test_volumes_boxes import ALL_CODES
 from volume_files import gzip_bytes, write
 
 from reasonknee_hf.errors import GridMismatchError, VolumeFormatError
+from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.knee.layout import BOX_AXES
-from reasonknee_hf.knee.row_features import row_features
 from reasonknee_hf.look.page import case_page
 from reasonknee_hf.look.planes import scene
 from reasonknee_hf.publish.derived import crop_file

@@ -19,7 +19,7 @@ from reasonknee_hf.errors import (
     VolumeMissingError,
     VolumeTypeError,
 )
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.volumes.feature import VolumeFeature
 from reasonknee_hf.volumes.views import levels
 from reasonknee_hf.volumes.volume import KneeVolume

@@ -37,7 +37,7 @@ class Frames(Sequence[Any]):
     def _pictures(self) -> list[Any]:
         from PIL import Image
 
-        from reasonknee_hf.knee.row_features import row_features
+        from reasonknee_hf.knee.description import row_features
 
         row = row_features("scans").decode_example({"image": self.path, "mask": self.mask})
         return [Image.fromarray(frame) for frame in row["image"].frames(**self.options)]
@@ -74,7 +74,7 @@ def dataset(
     import datasets
 
     from reasonknee_hf.bench.reference_rows import release_rows
-    from reasonknee_hf.knee.open_release import open_release
+    from reasonknee_hf.knee.description import open_release
 
     release = open_release(source, revision, endpoint, images=images)
     rows = list(release_rows(release, split, scans=scans))
