@@ -12,6 +12,7 @@ import numpy as np
 
 from reasonknee_hf.dataset.joining import BROKEN
 from reasonknee_hf.errors import ExtraMissingError, GridMismatchError, RecordError
+from reasonknee_hf.look.planes import Scene, scene, side_by_side
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.volume_files import accept_broken
 from reasonknee_hf.volumes import boxes
@@ -19,7 +20,6 @@ from reasonknee_hf.volumes.orientation import Array
 from reasonknee_hf.volumes.volume import KneeVolume
 
 _PERCENTILES = (1.0, 99.0)
-_BOX_COLOUR = (255, 64, 64)
 _PICTURE_SIDE = 192  # pixels of the longer side of one plane
 
 
@@ -41,7 +41,8 @@ def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str
             row["frames"] = None
         if volume is not None and box is not None:
             if wanted.previews:
-                row["preview"] = _png_file(three_planes(volume, box), row["id"])
+                shown = _scene(volume).with_box(box)
+                row["preview"] = _png_file(side_by_side(shown, _PICTURE_SIDE), row["id"])
             if wanted.frames:
                 row["frames"] = _frame_files(volume, box, wanted.frames, row["id"])
         yield row
@@ -94,33 +95,6 @@ def crop_file(volume: KneeVolume, box: boxes.Box, margin_mm: float = 0.0) -> tup
     return gzip.compress(image.to_bytes(), 6, mtime=0), inner
 
 
-def three_planes(volume: KneeVolume, box: boxes.Box) -> Array:
-    """The three planes through the middle of a box side by side, the box drawn in.
-
-    Returns:
-        uint8 array of (height, width, 3). Each plane is shown in true proportions; rows run along the later axis of
-        the slice-first array and downwards as stored.
-    """
-    grey = _greys(volume)
-    centre, spacing = boxes.box_center(box), volume.spacing
-    planes = []
-    for axis in (0, 1, 2):
-        across, down = [a for a in (0, 1, 2) if a != axis]
-        plane = grey(np.take(volume.array(), centre[axis], axis)).T
-        size = np.array([plane.shape[1] * spacing[across], plane.shape[0] * spacing[down]])
-        width, height = np.maximum(1, np.round(size * _PICTURE_SIDE / size.max())).astype(int)
-        picture = _resized(plane, int(width), int(height))
-        scale_x, scale_y = width / plane.shape[1], height / plane.shape[0]
-        left, right = int(box[2 * across] * scale_x), int(np.ceil((box[2 * across + 1] + 1) * scale_x)) - 1
-        top, bottom = int(box[2 * down] * scale_y), int(np.ceil((box[2 * down + 1] + 1) * scale_y)) - 1
-        _outline(picture, left, top, right, bottom)
-        canvas = np.zeros((_PICTURE_SIDE, _PICTURE_SIDE, 3), np.uint8)
-        y, x = (_PICTURE_SIDE - picture.shape[0]) // 2, (_PICTURE_SIDE - picture.shape[1]) // 2
-        canvas[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
-        planes.append(canvas)
-    return np.concatenate(planes, axis=1)
-
-
 def _frame_files(volume: KneeVolume, box: boxes.Box, count: int, row_id: str) -> list[dict[str, Any]]:
     """`count` slices of the box, from its first to its last, cut to its extent in the plane."""
     grey = _greys(volume)
@@ -168,6 +142,11 @@ def _box_inside(volume: KneeVolume, row: dict[str, Any], job: Job) -> list[int] 
 
 
 @lru_cache(maxsize=1)
+def _scene(volume: KneeVolume) -> Scene:
+    return scene(volume)
+
+
+@lru_cache(maxsize=1)
 def _window(volume: KneeVolume) -> tuple[float, float]:
     """Lowest and highest voxel shown, the same for all pictures of a volume."""
     sample = volume.array()[::4, ::4, ::4]
@@ -185,18 +164,6 @@ def _greys(volume: KneeVolume) -> Callable[[Array], Array]:
         return np.clip(np.round(scaled), 0, 255).astype(np.uint8)
 
     return grey
-
-
-def _resized(plane: Array, width: int, height: int) -> Array:
-    rows = np.minimum((np.arange(height) + 0.5) * plane.shape[0] / height, plane.shape[0] - 1).astype(int)
-    columns = np.minimum((np.arange(width) + 0.5) * plane.shape[1] / width, plane.shape[1] - 1).astype(int)
-    return np.repeat(plane[np.ix_(rows, columns)][..., None], 3, axis=2)
-
-
-def _outline(picture: Array, left: int, top: int, right: int, bottom: int) -> None:
-    right, bottom = min(right, picture.shape[1] - 1), min(bottom, picture.shape[0] - 1)
-    picture[[top, bottom], left : right + 1] = _BOX_COLOUR
-    picture[top : bottom + 1, [left, right]] = _BOX_COLOUR
 
 
 def _png_file(pixels: Array, name: str) -> dict[str, Any]:

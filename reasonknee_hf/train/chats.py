@@ -118,6 +118,7 @@ def messages(
         prompts=style.prompts,
         clip=style.clip,
     )
+    text = "\n".join(filter(None, (view.sides, text)))
     chat = [{"role": "user", "content": [*pictures, {"type": "text", "text": text}]}]
     if style.system is not None:
         chat.insert(0, {"role": "system", "content": [{"type": "text", "text": style.system}]})

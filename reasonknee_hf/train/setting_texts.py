@@ -51,7 +51,7 @@ def user_text(
         RecordError: The row lacks a prompt, or a box that the setting tells.
     """
     check_choice("setting", setting, SETTINGS)
-    text = f"{view.sides}\n{_prompt(row, prompts)}".strip()
+    text = _prompt(row, prompts)
     question = row_question(row) if setting != "zero_shot" else None
     region = None
     if setting == "gt_region" and region_as != "crop":
