@@ -55,7 +55,9 @@ def slices(
         data.InstanceNumber = index + 1
         data.EchoTime, data.EchoNumbers = 4.71, 1
         data.ImageOrientationPatient = [float(x) for x in orientation]
-        data.ImagePositionPatient = [round(float(x), 5) for x in np.array(origin) + normal * spacing[0] * index]
+        data.ImagePositionPatient = [
+            round(float(x), 5) for x in np.array(origin) + normal * spacing[0] * index
+        ]
         data.PixelSpacing = [spacing[1], spacing[2]]
         data.SliceThickness = data.SpacingBetweenSlices = spacing[0]
         data.Rows, data.Columns = plane.shape

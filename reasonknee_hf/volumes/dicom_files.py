@@ -25,7 +25,9 @@ from reasonknee_hf.volumes.dicom_series import Series, read_ends, read_series
 from reasonknee_hf.volumes.inflate import plain
 
 TARS = (".tar", ".tar.gz", ".tgz")
-_BESIDE = re.compile(r"(^|/)(\.[^/]*|DICOMDIR|Thumbs\.db|[^/]*\.(csv|txt|json|xml|md5|html?|pdf|jpe?g|png))$", re.I)
+_BESIDE = re.compile(
+    r"(^|/)(\.[^/]*|DICOMDIR|Thumbs\.db|[^/]*\.(csv|txt|json|xml|md5|html?|pdf|jpe?g|png))$", re.I
+)
 """Names of files that lie beside slices and are none. Anything else must be a slice: a broken one is never skipped."""
 
 
@@ -106,7 +108,9 @@ class DicomSeriesFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _names(self) -> list[str]:
         """Names of the slices, the shorter first: `2` before `10`."""
         files = [entry["name"] for entry in self.target.ls(self.fo, detail=True) if entry["type"] == "file"]
-        names = sorted((name for name in files if not _BESIDE.search(name)), key=lambda name: (len(name), name))
+        names = sorted(
+            (name for name in files if not _BESIDE.search(name)), key=lambda name: (len(name), name)
+        )
         if not names:
             raise VolumeFormatError(f"series {self.fo} holds no DICOM file among {len(files)} files")
         return names

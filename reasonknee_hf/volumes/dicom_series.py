@@ -174,7 +174,14 @@ def _slice(file: BinaryIO, title: str, name: str, wanted: Mapping[str, str], *, 
             part.plane = _rescaled(data, _pixels(part, name))
             del data.PixelData
             data._pixel_array = None
-    except (pydicom.errors.InvalidDicomError, EOFError, ValueError, AttributeError, TypeError, KeyError) as error:
+    except (
+        pydicom.errors.InvalidDicomError,
+        EOFError,
+        ValueError,
+        AttributeError,
+        TypeError,
+        KeyError,
+    ) as error:
         if isinstance(error, VolumeFormatError):
             raise
         raise VolumeDataError(
@@ -185,7 +192,11 @@ def _slice(file: BinaryIO, title: str, name: str, wanted: Mapping[str, str], *, 
 
 def _check_kind(part: _Slice, name: str) -> None:
     data = part.data
-    lacking = [tag for tag in ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing") if not data.get(tag)]
+    lacking = [
+        tag
+        for tag in ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
+        if not data.get(tag)
+    ]
     if int(data.get("NumberOfFrames") or 1) > 1 or int(data.get("SamplesPerPixel") or 1) > 1:
         raise VolumeFormatError(
             f"series {name}: {part} holds several frames or colours; only grey slices, one a file, are read"
@@ -275,7 +286,9 @@ def _check_shared(slices: list[_Slice], name: str) -> None:
                 )
         twin = known.setdefault(str(part.data.get("SOPInstanceUID", part.name)), part)
         if twin is not part:
-            raise VolumeFormatError(f"series {name}: {part} is the same instance as {twin}; remove one of them")
+            raise VolumeFormatError(
+                f"series {name}: {part} is the same instance as {twin}; remove one of them"
+            )
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -295,7 +308,9 @@ def _check_even(slices: list[_Slice], places: Affine, name: str) -> None:
     ):
         before, behind, step = slices[at], slices[at + 1], float(steps[at])
         if step < 1e-3:
-            raise VolumeFormatError(f"series {name}: {before} and {behind} lie at the same place; keep one of them")
+            raise VolumeFormatError(
+                f"series {name}: {before} and {behind} lie at the same place; keep one of them"
+            )
         lost = round(step / usual) - 1
         what = f"{lost} missing there; fetch the series again" if lost > 0 else "slices must be evenly spaced"
         raise VolumeFormatError(
