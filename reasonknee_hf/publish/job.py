@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.knee.columns import CONFIGS
 from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.row_features import CONFIGS
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.schema import VOLUME_MODES
 from reasonknee_hf.publish.selection import Selection, whole_number
@@ -33,7 +33,7 @@ class ReleaseSpec:
 
     def open(self, token: str | bool | None = None) -> Release:
         """The release."""
-        from reasonknee_hf.knee.open_release import open_release
+        from reasonknee_hf.knee.description import open_release
 
         return open_release(
             self.source,

@@ -1,0 +1,101 @@
+"""3DReasonKnee as the general rooms see it, and how one of its releases is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from reasonknee_hf import environment
+from reasonknee_hf.dataset.contract import Config, Description
+from reasonknee_hf.dataset.row_features import RowFeatures
+from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
+from reasonknee_hf.knee.columns import ANSWER_COLUMNS, row_features
+from reasonknee_hf.knee.layout import DEFAULT_REVISION, DEFAULT_SOURCE
+from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, question_for_prompt
+from reasonknee_hf.knee.records import scan_columns, to_row
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.row_weights import row_weights
+from reasonknee_hf.knee.scans import unlisted_scan
+
+
+def open_release(
+    source: str | None = None,
+    revision: str | None = None,
+    endpoint: str | Sequence[str] | None = None,
+    token: str | bool | None = None,
+    *,
+    images: str | None = None,
+    high_fidelity: str | Sequence[str] | None = None,
+) -> Release:
+    """Opens one release of 3DReasonKnee.
+
+    Args:
+        source: Hub dataset id, local folder, any fsspec URL, or `"sample"` for the built-in synthetic release.
+            Default: `$REASONKNEE_SOURCE`, else `rajpurkarlab/3DReasonKnee`.
+        revision: Branch, tag or commit of a Hub source; resolved to a commit once. Default: the commit this version
+            was written against for the default source, else `main`.
+        endpoint: Base URL of a Hub or of a mirror of it, or several in order of preference.
+        token: As in `huggingface_hub`. Sent to the first endpoint only.
+        images: Another root for the volumes; see [`Release`].
+        high_fidelity: The scans of the `high_fidelity` config; see [`Release`].
+
+    Returns:
+        [`Release`]: opened, with its listing read and nothing else.
+
+    Raises:
+        ReleaseError: What lies there is not a release.
+        EndpointError: No endpoint gave the listing.
+    """
+    source = source or environment.source() or DEFAULT_SOURCE
+    if source == "sample":
+        from reasonknee_hf.knee.sample import sample_folder
+
+        source = str(sample_folder())
+    if revision is None and source == DEFAULT_SOURCE:
+        revision = DEFAULT_REVISION
+    # Not the cached instance: a folder may have changed and a branch moved since it was opened.
+    fs = ReasonKneeFileSystem(
+        source=source, revision=revision, endpoint=endpoint, token=token, skip_instance_cache=True
+    )
+    return Release(KNEE, fs, images=images, high_fidelity=high_fidelity)
+
+
+def _high_fidelity(release: Release) -> Collection[str]:
+    return release.high_fidelity_ids
+
+
+def _features(config: str, release: Release | None, masks: bool) -> RowFeatures:
+    return row_features(config, masks=masks, labels=release.labels if release and masks else None)
+
+
+def _question_of(prompt: str) -> int | None:
+    question = question_for_prompt(prompt)
+    return question.id if question else None
+
+
+KNEE = Description(
+    name="reasonknee",
+    title="3DReasonKnee",
+    text="Quintuples of 3DReasonKnee: volume, question, 3D box, reasoning, MOAKS grades.",
+    source=DEFAULT_SOURCE,
+    revision=DEFAULT_REVISION,
+    licence="cc-by-4.0",
+    configs={
+        "full": Config("All quintuples: train, validation, test."),
+        "high_fidelity": Config("Scans with expert segmentations.", chosen=_high_fidelity),
+        "bench": Config("Test scans without reasoning and answer.", splits=("test",), hidden=ANSWER_COLUMNS),
+        "scans": Config("One row a scan, no questions.", asks=False),
+    },
+    categories=CATEGORIES,
+    questions=QUESTIONS,
+    open=open_release,
+    features=_features,
+    row=to_row,
+    scan_row=scan_columns,
+    unlisted=unlisted_scan,
+    question_of=_question_of,
+    builder="reasonknee_hf.knee.knee_builder:ReasonKnee",
+    checks="reasonknee_hf.knee.checks:check",
+    weights=row_weights,
+    annotations=("all", "balanced"),
+    open_options=("source", "revision", "endpoint", "images", "high_fidelity"),
+)
