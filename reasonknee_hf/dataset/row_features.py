@@ -81,5 +81,9 @@ class RowFeatures(Features):
 
 
 def _name_volume(volume: Any, label: str | None) -> None:
+    if isinstance(volume, list):
+        for part in volume:
+            for value in part.values() if isinstance(part, dict) else ():
+                _name_volume(value, label)
     if isinstance(volume, KneeVolume) and volume.label is None:
         volume.label = label

@@ -18,7 +18,11 @@ ANSWER_COLUMNS = ("cot", "answer")
 
 
 def row_features(
-    config: str = "full", *, masks: bool = True, labels: Mapping[str, int] | None = None
+    config: str = "full",
+    *,
+    masks: bool = True,
+    labels: Mapping[str, int] | None = None,
+    experts: bool = False,
 ) -> RowFeatures:
     """The columns of a config, in order.
 
@@ -27,6 +31,8 @@ def row_features(
             (one row a scan, no questions).
         masks: Whether rows have a `mask`.
         labels: Names of the structures in the masks, from the release's `labels.json`.
+        experts: Whether rows have an `expert_mask`: the expert segmentations of the scan, a structure and a mask each.
+            They are separate files, which may overlap.
 
     Raises:
         OptionError: An unknown config.
@@ -46,6 +52,8 @@ def row_features(
     }
     if not masks:
         del scan["mask"]
+    if experts:
+        scan["expert_mask"] = [{"structure": text, "mask": VolumeFeature(mask=True)}]
     if config == "scans":
         return RowFeatures(scan)
     question = {

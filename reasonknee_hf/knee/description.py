@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from reasonknee_hf import environment
 from reasonknee_hf.dataset.contract import Config, Description
@@ -14,7 +15,7 @@ from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, question_for_prompt
 from reasonknee_hf.knee.records import scan_columns, to_row
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.row_weights import row_weights
-from reasonknee_hf.knee.scans import unlisted_scan
+from reasonknee_hf.knee.scans import Scan, unlisted_scan
 
 
 def open_release(
@@ -64,7 +65,14 @@ def _high_fidelity(release: Release) -> Collection[str]:
 
 
 def _features(config: str, release: Release | None, masks: bool) -> RowFeatures:
-    return row_features(config, masks=masks, labels=release.labels if release and masks else None)
+    labels = release.labels if release and masks else None
+    experts = config == "high_fidelity" and masks and bool(release and release.expert_files)
+    return row_features(config, masks=masks, labels=labels, experts=experts)
+
+
+def _expert_masks(release: Release, scan: Scan) -> dict[str, Any]:
+    """The column of the expert segmentations, in releases that have any."""
+    return {"expert_mask": release.expert_masks(scan)} if release.expert_files else {}
 
 
 def _question_of(prompt: str) -> int | None:
@@ -81,7 +89,9 @@ KNEE = Description(
     licence="cc-by-4.0",
     configs={
         "full": Config("All quintuples: train, validation, test."),
-        "high_fidelity": Config("Scans with expert segmentations.", chosen=_high_fidelity),
+        "high_fidelity": Config(
+            "Scans with expert segmentations.", chosen=_high_fidelity, mask_columns=_expert_masks
+        ),
         "bench": Config("Test scans without reasoning and answer.", splits=("test",), hidden=ANSWER_COLUMNS),
         "scans": Config("One row a scan, no questions.", asks=False),
     },

@@ -17,6 +17,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from reasonknee_hf.dataset.paths import PathResolver
@@ -102,17 +103,15 @@ class ImageFolder:
             ReleaseError: It does not.
         """
         some = None
-        for some in scans:
-            try:
-                if self.find(some) is not None:
-                    return
-            except AmbiguousPathError:
-                return  # there, and named when it is asked for
-        if some is not None:
+        with suppress(AmbiguousPathError):  # it is there, and named when it is asked for
+            if any(self.find(some := scan) is not None for scan in scans):
+                return
+            if some is None:
+                return
             examples = ", ".join([*sorted(self._urls)[:3]]) or "nothing"
             raise ReleaseError(
-                f"images={self.root!r} holds a volume of none of the scans that the tables list: neither a file such as "
-                f"{some.image_filepath}, nor a folder or tar.gz of DICOM such as {series_key(some)}. It holds "
+                f"images={self.root!r} holds a volume of none of the scans that the tables list: neither a file such"
+                f" as {some.image_filepath}, nor a folder or tar.gz of DICOM such as {series_key(some)}. It holds "
                 f"{examples}. Point images= at the folder above them, or at a CSV with the columns scan_id and path."
             )
 

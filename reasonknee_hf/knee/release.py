@@ -178,6 +178,17 @@ class Release:
                         found.setdefault(scan.scan_id, []).append(path)
         return found
 
+    def expert_masks(self, scan: Scan) -> list[dict[str, Any]]:
+        """Expert segmentations of a scan as rows store them; structures are spelt as in `labels` where it has them."""
+        known = {_folded(name): name for name in self.labels}
+        masks = []
+        for path in self.expert_files.get(scan.scan_id, ()):
+            name = re.sub(r"\.nii(\.gz)?$", "", path.rpartition("/")[2])
+            if name != path.rpartition("/")[2]:
+                volume = {"bytes": None, "path": self.tree.url(path)}
+                masks.append({"structure": known.get(_folded(name), name), "mask": volume})
+        return masks
+
     def _listed_ids(self, chosen: str | Sequence[str]) -> Collection[str]:
         known = {scan.scan_id for scan in self.all_scans()}
         ids = _ids_from_csv(chosen) if isinstance(chosen, (str, Path)) else list(chosen)
@@ -308,6 +319,10 @@ class Release:
         if not isinstance(value, dict):
             raise ReleaseError(f"{path} of {self.tree.name} holds a {type(value).__name__}, not an object.")
         return value
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s_]+", " ", name).strip().casefold()
 
 
 def _modified(url: str) -> int:

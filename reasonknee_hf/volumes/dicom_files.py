@@ -44,7 +44,7 @@ def series_url(series: str, name: str, axes: str, wanted: Mapping[str, str]) -> 
     return f"dicom://{said}axes={axes}/{name}::{series}"
 
 
-class DicomSeriesFileSystem(AbstractFileSystem):  # type: ignore[misc]
+class DicomSeriesFileSystem(AbstractFileSystem):
     """The file system of `dicom://` URLs; `fsspec` opens them by itself.
 
     Args:
