@@ -77,8 +77,10 @@ def _table(outcomes: Sequence[Outcome]) -> str:
     ]
     counts = Counter((one.split, one.state) for one in outcomes)
     lines = ["".join([f"{'split':<12}", *(f"{state:>10}" for state in states)])]
-    for split in dict.fromkeys(one.split for one in outcomes):
-        lines.append("".join([f"{split:<12}", *(f"{counts[split, state]:>10,}" for state in states)]))
+    lines += [
+        "".join([f"{split:<12}", *(f"{counts[split, state]:>10,}" for state in states)])
+        for split in dict.fromkeys(one.split for one in outcomes)
+    ]
     lines += [f"refused: {one.note}" for one in outcomes if one.state == "refused"]
     unverified = [one for one in outcomes if one.state in ("made", "kept") and one.note]
     if unverified:

@@ -16,22 +16,26 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from reasonknee_hf.dataset.paths import PathResolver
 from reasonknee_hf.errors import AmbiguousPathError, ReleaseError
+from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.knee.scans import Scan
-from reasonknee_hf.volumes.dicom_files import TARS, series_url
+from reasonknee_hf.volumes.dicom_files import series_url
 
 GRID = "PIR"
 """Axis codes of the published masks as stored: slices last, left-right (source: public OAI label volumes)."""
 
-_VOLUMES = (".nii.gz", ".nii")
+VOLUMES = (".nii.gz", ".nii")
 _SERIES = re.compile(r"(?:^|/)(\d{7}/\d{8}/[^/]+?)(?:\.tar|\.tar\.gz|\.tgz)?$")
 """A series of the archive by the end of its path: participant, date of the study, series."""
+
+
+_ADVICE = "Remove the others, or give a CSV with the columns scan_id and path as images=."
 
 
 class ImageFolder:
@@ -49,52 +53,57 @@ class ImageFolder:
         self.root = os.fspath(root)
         listed = list(scans)
         self._visits = Counter((scan.patient_id, scan.visit) for scan in listed)
-        self._urls: dict[str, str] = {}
-        self._mapped: dict[str, str] = {}
-        if self.root.lower().endswith(".csv"):
-            self._mapped = _read_map(Path(self.root), {scan.scan_id for scan in listed})
-        elif os.path.isdir(self.root):
-            self.root = os.path.abspath(os.path.expanduser(self.root))
-            self._urls = {path: f"{self.root}/{path}" for path in _local_paths(self.root)}
-        else:
-            self._urls = _tree_urls(self.root)
-        self._resolver = PathResolver(path for path in self._urls if path.endswith(_VOLUMES))
-        self._visit_files: dict[str, list[str]] = {}
-        self._series: dict[str, list[str]] = {}
-        for path in self._urls:
-            if path.endswith(_VOLUMES):
-                self._visit_files.setdefault("/".join(path.split("/")[-2:]), []).append(path)
-            elif match := _SERIES.search(path):
-                self._series.setdefault(match[1], []).append(path)
-
-    def __len__(self) -> int:
-        """How many volumes and series there are, of whatever scans."""
-        return len(self._mapped or self._urls)
+        is_map = self.root.lower().endswith(".csv")
+        self._mapped = _read_map(Path(self.root), {scan.scan_id for scan in listed}) if is_map else {}
+        self.tree: Tree | None = None if is_map else open_tree(self.root, closed=_SERIES)
+        self._paths = list(self.tree.entries()) if self.tree else list(self._mapped.values())
+        self._resolver = PathResolver(path for path in self._paths if path.endswith(VOLUMES) and not is_map)
+        self._by_end: dict[str, list[str]] = {}
+        for path in self._paths:
+            match = _SERIES.search(path)
+            end = match[1] if match else "/".join(path.split("/")[-2:])
+            self._by_end.setdefault(end, []).append(path)
 
     def find(self, scan: Scan) -> str | None:
         """URL of the scan's volume; `None` if it is not here.
 
         Raises:
-            AmbiguousPathError: Several files fit, or a file of a visit of which both knees are listed.
+            AmbiguousPathError: Several files fit, or a file of a visit of which the tables list several scans.
         """
-        path = self._mapped.get(scan.scan_id)
-        if path is not None:
-            return path if path.endswith(_VOLUMES) else self._series_url(scan, path)
-        stem = scan.image_filepath.removesuffix(".gz").removesuffix(".nii")
-        for name in (stem, scan.scan_id):
-            for ending in _VOLUMES:
-                found = self._resolver.find(name + ending)
-                if found is not None:
-                    return self._urls[found]
-        found = self._of_visit(scan)
-        if found is not None:
-            return self._urls[found]
-        found = self._only(self._series.get(series_key(scan), []), scan)
-        return None if found is None else self._series_url(scan, self._urls[found])
+        path = self.path(scan)
+        if path is None:
+            return None
+        url = self.tree.url(path) if self.tree else path
+        return url if path.endswith(VOLUMES) else _dicom_url(scan, url)
+
+    def path(self, scan: Scan) -> str | None:
+        """The file, or the folder of a series, that holds the scan's volume, as the tree or the CSV names it."""
+        if self.tree is None:
+            return self._mapped.get(scan.scan_id)
+        for stem in (scan.image_filepath.removesuffix(".gz").removesuffix(".nii"), scan.scan_id):
+            for ending in VOLUMES:
+                if (path := self._resolver.find(stem + ending)) is not None:
+                    return path
+        path = self._only(scan, [f"{scan.patient_id}/{scan.visit}{ending}" for ending in VOLUMES])
+        if path is not None and self._visits[scan.patient_id, scan.visit] > 1:
+            raise AmbiguousPathError(
+                f"{path} below {self.root} may be of any scan of {scan.patient_id} at {scan.visit}. {_ADVICE}"
+            )
+        return path or self._only(scan, [series_key(scan)])
+
+    def _only(self, scan: Scan, ends: list[str]) -> str | None:
+        """The only path with one of these ends; of a folder and its tar, the folder."""
+        paths = [path for end in ends for path in self._by_end.get(end, ())]
+        places = {re.sub(r"(\.tar|\.nii)?(\.gz)?$|\.tgz$", "", path): path for path in reversed(paths)}
+        if len(places) > 1:
+            some = ", ".join(sorted(places.values())[:4])
+            raise AmbiguousPathError(f"{scan.scan_id} may be any of {some} below {self.root}. {_ADVICE}")
+        return next(iter(places.values()), None)
 
     def place(self, scan: Scan) -> str:
         """Where the scan's volume would lie in the layout of the release: what is opened if it is nowhere."""
-        return f"{self.root.rstrip('/')}/{scan.image_filepath.lstrip('./')}"
+        root = self.tree.identity if self.tree else self.root
+        return f"{root.rstrip('/')}/{scan.image_filepath.lstrip('./')}"
 
     def check(self, scans: Iterable[Scan]) -> None:
         """Makes sure that it holds a volume of any of the scans.
@@ -108,45 +117,24 @@ class ImageFolder:
                 return
             if some is None:
                 return
-            examples = ", ".join([*sorted(self._urls)[:3]]) or "nothing"
+            examples = ", ".join(self._paths[:3]) or "nothing"
             raise ReleaseError(
                 f"images={self.root!r} holds a volume of none of the scans that the tables list: neither a file such"
                 f" as {some.image_filepath}, nor a folder or tar.gz of DICOM such as {series_key(some)}. It holds "
                 f"{examples}. Point images= at the folder above them, or at a CSV with the columns scan_id and path."
             )
 
-    def _of_visit(self, scan: Scan) -> str | None:
-        files = [self._visit_files.get(f"{scan.patient_id}/{scan.visit}{ending}", []) for ending in _VOLUMES]
-        found = self._only([path for some in files for path in some], scan)
-        if found is not None and self._visits[scan.patient_id, scan.visit] > 1:
-            raise AmbiguousPathError(
-                f"{found} below {self.root} may be either knee of {scan.patient_id} at {scan.visit}: the tables list "
-                f"several. Name it {scan.scan_id}.nii.gz, or give a CSV with the columns scan_id and path as images=."
-            )
-        return found
 
-    def _only(self, paths: list[str], scan: Scan) -> str | None:
-        """The only one; of one name with several endings the first: folders before tars, packed files before plain."""
-        stems = {re.sub(r"(\.tar|\.nii)?(\.gz|\.tgz)?$", "", path): path for path in reversed(paths)}
-        if len(stems) > 1:
-            raise AmbiguousPathError(
-                f"{scan.scan_id} fits several places below {self.root}: {', '.join(sorted(stems.values())[:4])}. "
-                "Remove all but one, or give a CSV with the columns scan_id and path as images=."
-            )
-        return next(iter(stems.values()), None)
-
-    def _series_url(self, scan: Scan, series: str) -> str:
-        side = "RIGHT" if scan.knee_side == "right" else "LEFT"
-        # The archive's accession number is a prefix and the series; source: names of public copies of the archive.
-        wanted = {
-            "PatientID": scan.patient_id,
-            "StudyDate": scan.study,
-            "AccessionNumber": scan.series,
-            "SeriesNumber": scan.series,
-            "SeriesDescription": f"3D_DESS_{side}",
-        }
-        name = re.sub(r".*/", "", scan.image_filepath.removesuffix(".gz"))
-        return series_url(series, name, GRID, wanted)
+def _dicom_url(scan: Scan, series: str) -> str:
+    # The archive's accession number is a prefix and the series; source: names of public copies of the archive.
+    wanted = {
+        "PatientID": scan.patient_id,
+        "StudyDate": scan.study,
+        "AccessionNumber": scan.series,
+        "SeriesNumber": scan.series,
+        "SeriesDescription": f"3D_DESS_{scan.knee_side.upper()}",
+    }
+    return series_url(series, scan.image_filepath.removesuffix(".gz").rpartition("/")[2], GRID, wanted)
 
 
 def series_key(scan: Scan) -> str:
@@ -158,36 +146,6 @@ def series_of(path: str) -> str | None:
     """`participant/date/series` at the end of a path or URL; `None` if it is no series of the archive."""
     match = _SERIES.search(path.strip().rstrip("/"))
     return match[1] if match else None
-
-
-def _local_paths(root: str) -> Iterator[str]:
-    """Files below a folder, and folders of series, which are not entered: they hold a million files."""
-    entered: set[tuple[int, int]] = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
-        state = os.stat(folder)
-        if (state.st_dev, state.st_ino) in entered:
-            folders.clear()
-            continue
-        entered.add((state.st_dev, state.st_ino))
-        below = os.path.relpath(folder, root).replace(os.sep, "/")
-        prefix = "" if below == "." else f"{below}/"
-        yield from (prefix + name for name in files)
-        series = [name for name in folders if _SERIES.search(prefix + name)]
-        folders[:] = sorted(set(folders) - set(series))
-        yield from (prefix + name for name in series)
-
-
-def _tree_urls(root: str) -> dict[str, str]:
-    """The same of any other tree: path → URL."""
-    tree = open_tree(root)
-    urls: dict[str, str] = {}
-    for path in tree.entries():
-        folder = path.rpartition("/")[0]
-        if not path.endswith((*_VOLUMES, *TARS)) and _SERIES.search(folder):
-            urls.setdefault(folder, tree.url(path).rpartition("/")[0])
-        else:
-            urls[path] = tree.url(path)
-    return urls
 
 
 def _read_map(path: Path, known: set[str]) -> dict[str, str]:

@@ -12,19 +12,20 @@ from __future__ import annotations
 import io
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 import fsspec
 from fsspec.spec import AbstractFileSystem
 
-from reasonknee_hf.errors import VolumeDataError, VolumeFormatError
+from reasonknee_hf.errors import ReasonKneeError, VolumeDataError, VolumeFormatError
 from reasonknee_hf.volumes.dicom_series import Series, read_ends, read_series
-from reasonknee_hf.volumes.inflate import plain
+from reasonknee_hf.volumes.inflate import gzip_file
 
 TARS = (".tar", ".tar.gz", ".tgz")
+_CHUNK = 1 << 20
 _BESIDE = re.compile(
     r"(^|/)(\.[^/]*|DICOMDIR|Thumbs\.db|[^/]*\.(csv|txt|json|xml|md5|html?|pdf|jpe?g|png))$", re.I
 )
@@ -121,43 +122,22 @@ class DicomSeriesFileSystem(AbstractFileSystem):
                 yield name.rpartition("/")[2], file if start else io.BytesIO(file.read())
 
     def _tar_files(self) -> Iterator[tuple[str, BinaryIO]]:
-        def chunks(file: Any) -> Iterator[bytes]:
-            while chunk := file.read(1 << 18):
-                yield chunk
-
-        try:
-            with (
-                self.target.open(self.fo, "rb") as file,
-                closing(plain(chunks(file))) as pieces,  # type: ignore[type-var]
-                tarfile.open(fileobj=_Joined(pieces), mode="r|") as tar,  # type: ignore[call-overload]
-            ):
-                for member in tar:
-                    content = tar.extractfile(member) if member.isfile() else None
-                    if content is not None and not _BESIDE.search(member.name):
-                        yield member.name.rpartition("/")[2], io.BytesIO(content.read())
-                for _ in pieces:  # to the end, where the checksum is verified
+        with self.target.open(self.fo, "rb") as packed:
+            file = packed if self.fo.endswith(".tar") else gzip_file(packed)
+            try:
+                with tarfile.open(fileobj=file, mode="r|") as tar:
+                    for member in tar:
+                        content = tar.extractfile(member)
+                        if content is not None and not _BESIDE.search(member.name):
+                            yield member.name.rpartition("/")[2], io.BytesIO(content.read())
+                while file.read(_CHUNK):  # to the end, where the checksum is verified
                     pass
-        except (tarfile.TarError, EOFError) as error:
-            raise VolumeDataError(f"series {self.fo} is no whole tar ({error}); fetch it again") from error
-
-
-class _Joined:
-    """Pieces as a file that is read once, from first to last."""
-
-    def __init__(self, pieces: Iterator[bytes | memoryview]) -> None:
-        self._pieces = pieces
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
-        parts, wanted = [], size
-        while wanted > 0:
-            piece = self._rest or bytes(next(self._pieces, b""))
-            if not piece:
-                break
-            parts.append(piece[:wanted])
-            self._rest = piece[wanted:]
-            wanted -= len(parts[-1])
-        return b"".join(parts)
+            except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+                if isinstance(error, ReasonKneeError):
+                    raise
+                raise VolumeDataError(
+                    f"series {self.fo} is no whole tar ({error}); fetch it again"
+                ) from error
 
 
 def _wishes(path: str) -> tuple[dict[str, str], str | None]:

@@ -17,14 +17,6 @@ from reasonknee_hf.volumes.header import Affine
 from reasonknee_hf.volumes.orientation import axis_codes, reorder
 from reasonknee_hf.volumes.voxels import Array
 
-_PIXEL_TAGS = (
-    "PixelData", "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns",
-    "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "RescaleSlope", "RescaleIntercept",
-)  # fmt: skip
-_TAGS = (
-    *_PIXEL_TAGS, "SOPInstanceUID", "SeriesInstanceUID", "SeriesDescription", "InstanceNumber", "EchoTime",
-    "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SpacingBetweenSlices", "SliceThickness",
-)  # fmt: skip
 # What all slices share, and what it means where they do not. Numbers are compared up to rounding.
 _SHARED = {
     "SeriesInstanceUID": "belongs to another series: the folder mixes several; keep one",
@@ -103,7 +95,7 @@ def read_series(
     slices = [_slice(file, title, name, wanted, pixels=True) for title, file in files]
     slices, affine = _stack(slices, name)
     voxels = _voxels(slices).transpose(2, 1, 0)
-    return _series(voxels.shape, voxels.dtype, affine, axes, slices[0], voxels)
+    return _series(voxels.shape, voxels.dtype, affine, axes, voxels)
 
 
 def read_ends(
@@ -123,18 +115,18 @@ def read_ends(
     bits, signed = int(first.BitsStored), bool(first.PixelRepresentation)
     if len(found) < 2 or bits > 16 or (bits == 16 and not signed) or _rescale(first) != (1.0, 0.0):
         return None
-    pair, affine = _stack(found, name)
+    _, affine = _stack(found, name)
     step = float(np.linalg.norm(affine[:3, 2])) / (count - 1)
     stated = first.get("SpacingBetweenSlices") or first.get("SliceThickness")
     if not stated or abs(step - float(stated)) > _UNEVEN * step:
         return None
     affine[:3, 2] /= count - 1
     shape = (int(first.Columns), int(first.Rows), count)
-    return _series(shape, np.dtype(np.int16), affine, axes, pair[0], None)
+    return _series(shape, np.dtype(np.int16), affine, axes, None)
 
 
 def _series(
-    shape: Sequence[int], dtype: Any, affine: Affine, axes: str | None, first: _Slice, voxels: Array | None
+    shape: Sequence[int], dtype: Any, affine: Affine, axes: str | None, voxels: Array | None
 ) -> Series:
     import nibabel
 
@@ -147,7 +139,6 @@ def _series(
     header.set_qform(placed, 1)
     header.set_sform(placed, 1)
     header.set_xyzt_units("mm")
-    header["descrip"] = str(first.data.get("SeriesDescription", "")).encode("ascii", "replace")[:79]
     header["vox_offset"], header["magic"] = 352, b"n+1"
     header.set_slope_inter(1, 0)
     start = header.binaryblock + bytes(4)
@@ -166,14 +157,13 @@ def _slice(file: BinaryIO, title: str, name: str, wanted: Mapping[str, str], *, 
             f"series {name} is DICOM, which needs pydicom: pip install 'reasonknee_hf[dicom]'"
         ) from error
     try:
-        data = pydicom.dcmread(file, stop_before_pixels=not pixels, specific_tags=[*_TAGS, *wanted])
+        data = pydicom.dcmread(file, stop_before_pixels=not pixels)
         part = _Slice(title, data)
         _check_kind(part, name)
         _check_identity(part, name, wanted)
         if pixels:
             part.plane = _rescaled(data, _pixels(part, name))
             del data.PixelData
-            data._pixel_array = None
     except (
         pydicom.errors.InvalidDicomError,
         EOFError,
