@@ -139,3 +139,55 @@ BROKEN: dict[str, tuple[Callable[[list[Dataset]], list[Dataset]], str]] = {
     "compressed": (compressed, r"instance 1 .*JPEG Lossless.*decoder"),
 }
 """Ways to break a series, and what the error says of each."""
+
+
+def affine(
+    orientation: tuple[float, ...] = SAGITTAL,
+    origin: tuple[float, float, float] = (-40.25, -60.5, 70.125),
+    spacing: tuple[float, float, float] = (0.7, 0.365, 0.366),
+) -> np.ndarray:
+    """Affine (RAS+) from (column, row, slice) of what `slices` writes with the same arguments."""
+    along_row, along_column = np.array(orientation).reshape(2, 3)
+    made = np.eye(4)
+    made[:3, 0], made[:3, 1] = along_row * spacing[2], along_column * spacing[1]
+    made[:3, 2], made[:3, 3] = np.cross(along_row, along_column) * spacing[0], origin
+    return np.diag([-1, -1, 1, 1]) @ made
+
+
+def write_release(root: Path, scans: int, shape: tuple[int, int, int] = (8, 16, 16)) -> list[dict[str, str]]:
+    """A release of a table and masks on the grid of `slices`; returns what its table says of each scan."""
+    import volume_files
+
+    rows, masks = [], root / "data/masks"
+    content = volume_files.gzip_bytes(np.ones(shape, np.uint8).transpose(2, 1, 0), affine())
+    for number in range(scans):
+        patient, series, side = str(9000001 + number // 2), str(10300001 + number), 1 + number % 2
+        rows.append(
+            {
+                "patient_id": patient,
+                "time": "00M",
+                "study_folder": "20041222",
+                "series_folder": series,
+                "knee_side": str(side),
+                "path": f"../data/OAI/00mDESS/0.C.2/{patient}/20041222/{series}",
+                "image_filepath": f"../data/images/{patient}/00M/20041222_{series}_{side}.nii.gz",
+                "label_filepath": f"../data/masks/knee_{number:03}.nii.gz",
+            }
+        )
+        masks.mkdir(parents=True, exist_ok=True)
+        (masks / f"knee_{number:03}.nii.gz").write_bytes(content)
+    table = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
+    (root / "data/split_files").mkdir(parents=True)
+    (root / "data/split_files/train_split.csv").write_text("\n".join(table) + "\n")
+    return rows
+
+
+def series_for(row: dict[str, str], voxels: np.ndarray, **changes: Any) -> list[Dataset]:
+    """The slices that the archive holds of a scan of `write_release`."""
+    told = {
+        "patient": row["patient_id"],
+        "study": row["study_folder"],
+        "series": row["series_folder"],
+        "description": f"SAG_3D_DESS_{('RIGHT', 'LEFT')[int(row['knee_side']) - 1]}",
+    }
+    return slices(voxels, **(told | changes))

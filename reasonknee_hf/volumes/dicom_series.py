@@ -208,10 +208,12 @@ def _check_identity(part: _Slice, name: str, wanted: Mapping[str, str]) -> None:
 
 
 def _pixels(part: _Slice, name: str) -> Array:
+    from pydicom.pixels import pixel_array
+
     data = part.data
     syntax = data.file_meta.TransferSyntaxUID
     try:
-        plane: Array = data.pixel_array
+        plane: Array = pixel_array(data)  # not the attribute, which stays in memory as long as the dataset
     except (RuntimeError, NotImplementedError) as error:  # what pydicom raises where no decoder is installed
         raise VolumeFormatError(
             f"series {name}: {part} is compressed ({syntax.name}) and no installed decoder reads it; install one "
