@@ -164,6 +164,8 @@ def _slice(file: BinaryIO, title: str, name: str, wanted: Mapping[str, str], *, 
         if pixels:
             part.plane = _rescaled(data, _pixels(part, name))
             del data.PixelData
+            data._pixel_array = None
+            file.close()  # the dataset holds on to it, and so would to all bytes of the slice
     except (
         pydicom.errors.InvalidDicomError,
         EOFError,
@@ -208,12 +210,10 @@ def _check_identity(part: _Slice, name: str, wanted: Mapping[str, str]) -> None:
 
 
 def _pixels(part: _Slice, name: str) -> Array:
-    from pydicom.pixels import pixel_array
-
     data = part.data
     syntax = data.file_meta.TransferSyntaxUID
     try:
-        plane: Array = pixel_array(data)  # not the attribute, which stays in memory as long as the dataset
+        plane: Array = data.pixel_array
     except (RuntimeError, NotImplementedError) as error:  # what pydicom raises where no decoder is installed
         raise VolumeFormatError(
             f"series {name}: {part} is compressed ({syntax.name}) and no installed decoder reads it; install one "
