@@ -66,7 +66,7 @@ class RowFeatures(Features):
         columns: dict[str, list[Any]] = super().decode_batch(batch, token_per_repo_id=token_per_repo_id)
         # Formats give arrays, which have no truth value.
         labels = next((columns[name] for name in ("id", "scan_id") if name in columns), [])
-        for column in VOLUME_COLUMNS:
+        for column, _ in self._columns().decoders:
             for volume, label in zip(columns.get(column, ()), labels, strict=False):
                 _name_volume(volume, label)
         return columns
