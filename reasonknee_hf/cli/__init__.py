@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "reasonknee_hf.cli.doctor_command",
         "which endpoints a run could use, and who would get a token",
     ),
+    "env": ("reasonknee_hf.cli.env_command", "versions and settings, for reports of faults"),
     "images": (
         "reasonknee_hf.cli.images_command",
         "volumes out of a download from the OAI: what it holds, and in the release's layout",

@@ -11,8 +11,7 @@ import pytest
 
 import reasonknee_hf as rk
 from reasonknee_hf.errors import VolumeDataError
-from reasonknee_hf.knee.columns import row_features
-from reasonknee_hf.knee.description import open_release
+from reasonknee_hf.knee.description import open_release, row_features
 
 
 def load(sample_dir, tmp_path, config="high_fidelity", streaming=True, **options):
