@@ -9,7 +9,6 @@ import numpy as np
 
 from reasonknee_hf.bench.score_report import Report
 from reasonknee_hf.errors import ExtraMissingError
-from reasonknee_hf.knee.moaks import CATEGORIES
 from reasonknee_hf.look.figures import picture_format
 
 _BLUE, _DARK, _GREY, _RED = "#3b6fb6", "#1f2a44", "#8a8f98", "#c44e52"
@@ -59,7 +58,12 @@ def draw(report: Report, path: str | Path, *, dpi: int = 110) -> Path:
 def _title(figure: Any, report: Report) -> None:
     count, subset = report.data["count"], report.data["subset"]
     figure.suptitle(
-        f"ReasonKnee-Bench: {report.data['name']}", x=0.055, y=0.975, ha="left", fontsize=16, weight="bold"
+        f"{report.data['benchmark']}: {report.data['name']}",
+        x=0.055,
+        y=0.975,
+        ha="left",
+        fontsize=16,
+        weight="bold",
     )
     text = f"{count['items']} items, {count['scans']} scans, {count['patients']} patients"
     figure.text(0.055, 0.89, text, fontsize=11, color=_GREY)
@@ -71,7 +75,7 @@ def _title(figure: Any, report: Report) -> None:
 
 def _accuracy(axes: Any, data: dict[str, Any]) -> None:
     table = data["grades"]["category"]
-    names = [name for name in CATEGORIES if name in table]
+    names = [name for name in data["groups"]["category"] if name in table]
     places = np.arange(len(names))
     for offset, column, colour, label in (
         (-0.2, "attribute_accuracy", _BLUE, "attributes right"),

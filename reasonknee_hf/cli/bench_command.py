@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reasonknee_hf.bench.settings import SETTINGS
 from reasonknee_hf.cli.source_options import (
     add_source_options,
     check_picture,
@@ -17,6 +16,7 @@ from reasonknee_hf.cli.source_options import (
     open_chosen_release,
 )
 from reasonknee_hf.errors import OptionError, PredictionError
+from reasonknee_hf.knee.scoring.settings import SETTINGS
 
 if TYPE_CHECKING:
     from reasonknee_hf.bench import Priors, Report
@@ -58,7 +58,10 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="no repair of answers")
     parser.add_argument("--free-digits", action="store_true", help="let `grade N` in prose answer (a guess)")
     parser.add_argument(
-        "--conflicts", choices=("first", "invalid", "raise"), default="first", help="differing repeats"
+        "--conflicts",
+        choices=("raise", "invalid"),
+        default="raise",
+        help="differing repeats: an error, or invalid",
     )
     parser.add_argument("--box-ends", choices=("inclusive", "continuous"), default="inclusive")
     parser.add_argument("--box-order", default="ssxxyy", help="what the six numbers are (default: ssxxyy)")
@@ -133,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rows of the chosen part of the benchmark."""
-    from reasonknee_hf.bench.reference_rows import release_rows
+    from reasonknee_hf.knee.scoring.reference_rows import release_rows
 
     release = open_chosen_release(args)
     return release_rows(release, args.split, annotations=args.annotations, scans=args.scans)
@@ -150,7 +153,7 @@ def _subset(args: argparse.Namespace) -> str | None:
 
 
 def _triple(text: str | None, option: str) -> tuple[float, float, float] | None:
-    from reasonknee_hf.bench.box_reading import check_sizes
+    from reasonknee_hf.bench.box_geometry import check_sizes
 
     if text is None:
         return None
@@ -166,7 +169,6 @@ def _triple(text: str | None, option: str) -> tuple[float, float, float] | None:
 
 def _reading_options(args: argparse.Namespace) -> dict[str, Any]:
     from reasonknee_hf.bench import BoxConvention
-    from reasonknee_hf.bench.box_reading import OAI_DESS_SPACING
 
     shape = _triple(args.volume_shape, "--volume-shape")
     if shape is not None and any(size % 1 for size in shape):
@@ -182,7 +184,7 @@ def _reading_options(args: argparse.Namespace) -> dict[str, Any]:
         "free_digits": args.free_digits,
         "conflicts": args.conflicts,
         "iou_threshold": args.iou_threshold,
-        "spacing": _triple(args.spacing, "--spacing") or OAI_DESS_SPACING,
+        "spacing": _triple(args.spacing, "--spacing"),
     }
 
 
@@ -257,11 +259,11 @@ def _read_priors(args: argparse.Namespace) -> Priors | None:
 
 
 def _train_priors(args: argparse.Namespace) -> Priors:
-    from reasonknee_hf.bench import count_grades
-    from reasonknee_hf.bench.reference_rows import release_rows
+    from reasonknee_hf.knee.scoring.knee_scorer import train_priors
+    from reasonknee_hf.knee.scoring.reference_rows import release_rows
 
     rows = release_rows(open_chosen_release(args), "train")
-    return count_grades(rows, f"the training split of {args.source or 'the release'}")
+    return train_priors(rows, f"the training split of {args.source or 'the release'}")
 
 
 def _write(args: argparse.Namespace, reports: dict[str, Report], effects: dict[str, Any] | None) -> None:
@@ -313,7 +315,7 @@ def _save(path: str, text: str) -> None:
 
 
 def _prompts(args: argparse.Namespace) -> int:
-    from reasonknee_hf.bench.settings import bench_items, read_questions
+    from reasonknee_hf.knee.scoring.settings import bench_items, read_questions
 
     if args.out:
         check_target(args.out)

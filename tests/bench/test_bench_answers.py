@@ -186,14 +186,66 @@ def test_nesting_without_end_is_no_answer():
     assert read_answer(nested, QUESTIONS[42]).reason == "no_object"
 
 
-@pytest.mark.parametrize(
-    "text", ["{" * 50_000, '{"a":' * 50_000, "[" * 100_000, '{"a": "' * 20_000, "'a': " * 20_000]
-)
-def test_hostile_text_is_bounded_work(text, monkeypatch):
+HOSTILE = [
+    "{",
+    '{"a":',
+    "[",
+    '{"a": "',
+    "'a': ",
+    '"patella medial BML": {',
+    '"Hoffa-Synovitis": {',
+    '"Hoffa-Synovitis": 0, ',
+    '"bounding_box": {',
+    '{"bounding_box": [',
+    '{"Hoffa-Synovitis": {"grade": 1}} ',
+    '{"Hoffa-Synovitis": {"grade": 1} ',
+    "{/*",
+    "{#",
+    "{// \n",
+    "#\n",
+    "{'",
+    "{“",
+    '{"\\" ',
+    "{a ",
+    "[{},",
+    "{}",
+    "()",
+    "<think>",
+    "<think></think>",
+    "<answer>",
+    "final diagnosis: ",
+    "<|im_end|>x",
+    "grade ",
+    "```\n",
+    "1",
+    " ",
+    ", ",
+    "{1" + "1" * 700 + "x",
+    '"Hoffa-Synovitis": "',
+    '"a": ' * 3 + "{",
+]
+
+
+def _steps(text, monkeypatch):
+    """Steps that reading a text takes: those of the search, and the members and marks that are walked over."""
     from reasonknee_hf.bench import jsonish
 
-    tried = []
-    original = jsonish.value_at
-    monkeypatch.setattr(jsonish, "value_at", lambda *args: tried.append(1) or original(*args))
-    assert read_answer(text, QUESTIONS[42]).reason == "no_object"
-    assert len(tried) <= jsonish.MAX_STARTS
+    steps = []
+    original = jsonish.Search.__init__
+    with monkeypatch.context() as patch:
+        searches = []
+        patch.setattr(jsonish.Search, "__init__", lambda s, text: searches.append(s) or original(s, text))
+        reading = read_answer(text, QUESTIONS[42], free_digits=True)
+        steps = [search.steps for search in searches]
+    return reading, sum(steps)
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_hostile_text_is_bounded_work(piece, monkeypatch):
+    from reasonknee_hf.bench import jsonish
+
+    one, two = (_steps(piece * (size // len(piece)), monkeypatch) for size in (8_000, 16_000))
+    assert two[1] <= 2.2 * one[1] + 50, "work grows with the length and no faster"
+    reading, steps = _steps(piece * (1_000_000 // len(piece)), monkeypatch)
+    assert steps <= 3 * (jsonish.MAX_STEPS + 1)
+    assert reading.grades in ({}, {"grade": 0}, {"grade": 1})

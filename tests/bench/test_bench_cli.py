@@ -206,7 +206,6 @@ def test_halves_of_characters_in_answers_are_written_as_json_writes_them(referen
         (["item", "nobody_1", "--split", "foo"], "no split 'foo'"),
         (["score", "{file}", "sft={file}"], "to all prediction files"),
         (["score", "sft={file}", "sft_cot={file}", "--eval-results", "x.yaml"], "one run"),
-        (["score", "zero_shot={file}", "sft_cot={file}"], "pair"),
         (["item", "nobody_1"], "nobody_1"),
         (["score", "{file}", "--plot", "{file}.xyz"], "'xyz'; use one of"),
         (["item", "nobody_1", "--out", "{file}.xyz"], "'xyz'; use one of"),

@@ -23,7 +23,7 @@ The ladder (each step only where the one before found nothing; what was used is 
 What stands under the lesion
     An object of attributes or, for a lesion with one attribute, the grade itself. Both spellings that exist
     are exact: the prompt's (`MOAKS_scores`, `Size of lesion`) and the released records' (`final_diagnosis`,
-    `size`), as given by the table in `rows/moaks.py`. All else is a named repair: `wrapper`, `lesion_key`,
+    `size`), as given by the table in `knee/moaks.py`. All else is a named repair: `wrapper`, `lesion_key`,
     `attribute_key`, `bare_grade`, `list`, and those of `grades` for one grade. Unknown keys beside the
     asked ones are ignored (note `extra_key`).
 
@@ -40,65 +40,48 @@ Strict mode turns all repairs off: what would need one is invalid with the reaso
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 from reasonknee_hf.bench import jsonish
-from reasonknee_hf.bench.box_reading import BoxReading, read_box
-from reasonknee_hf.bench.grade_reading import read_grade
-from reasonknee_hf.bench.lookup import (
+from reasonknee_hf.bench.reading import Reading
+from reasonknee_hf.knee.moaks import Question
+from reasonknee_hf.knee.scoring.box_reading import BoxReading, read_box
+from reasonknee_hf.knee.scoring.grade_reading import read_grade
+from reasonknee_hf.knee.scoring.key_lookup import (
+    ALIAS,
     BOX_KEYS,
+    EXACT,
     Hit,
+    Member,
     attribute_hits,
     attribute_of,
-    bare_members,
     box_values,
+    boxes_in_scope,
+    has_unit,
+    is_lesion,
     lesion_hits,
+    members,
     names_lesion,
     place_repairs,
     squash,
 )
-from reasonknee_hf.knee.moaks import Question
 
-MARKER = re.compile(r"final diagnosis\s*:", re.IGNORECASE)
+RULES_VERSION = 2
+"""Number of the rules in `BENCHMARK.md`; raised whenever a score could change."""
+
+_MARKER = re.compile(r".*final diagnosis\s*:", re.IGNORECASE | re.DOTALL)  # the last one
 _TAGS = r"(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)"
 _TAG = re.compile(rf"(?:<|◁)(/?){_TAGS}(?:>|▷)", re.IGNORECASE)
-_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)(?:</answer>|$)", re.IGNORECASE | re.DOTALL)
-_FENCE = re.compile(r"\s*(?:```[ \t]*[\w-]*)?\s*")
-_SPECIAL = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?s>|<eos>|<end_of_turn>", re.IGNORECASE)
-_ONLY_GRADE = re.compile(r"\b(?:grade|score)\s*(?:is|of|[:=])?\s*([0-9]+)\b(?![.\-–/%]\d)", re.IGNORECASE)
-
-
-@dataclass(slots=True)
-class Reading:
-    """What an answer says.
-
-    Args:
-        reason: `None` where every asked attribute has a valid grade, else the first reason why not.
-        grades: The valid grades by short attribute name.
-        problems: The reason for each asked attribute without a valid grade.
-        box: Six numbers as answered, in the answer's own order and scale; `None` where there is no readable
-            box.
-        box_problem: Why a box that was given cannot be read.
-        repairs: Names of the repairs used, in the order of use.
-        notes: What was seen and did not have to be repaired: `reasoning`, `answer_tags`, `marker` (how the
-            answer was set apart), `extra_key`, `earlier_answer` (another answer stood before),
-            `repeated_answer` (the same one did).
-        span: Where the object that counts stands in the answer's text.
-    """
-
-    reason: str | None = None
-    grades: dict[str, int] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-    box: tuple[float, ...] | None = None
-    box_problem: str | None = None
-    repairs: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    span: tuple[int, int] | None = None
-
-    @property
-    def valid(self) -> bool:
-        return self.reason is None
+_ANSWER = re.compile(".*<answer>", re.IGNORECASE | re.DOTALL)
+_ANSWERED = re.compile("</answer>", re.IGNORECASE)
+_FENCE = re.compile(r"(?:```[ \t]*[\w-]*)?")
+_SPECIAL = re.compile(r"(?:<\|[^<>|\s]{1,40}\|>|</?s>|<eos>|<end_of_turn>)+", re.IGNORECASE)
+_ENDED = re.compile(r"\s*(?:[,}]|(?:```\s*)?\Z)")
+_ONLY_GRADE = re.compile(
+    r"\b(?:grade|score)\s{0,9}(?:is|of|[:=])?\s{0,9}([0-9]+)\b"
+    r"(?!\s{0,9}(?:[.\-–—/|]\s{0,9}[0-9]|%|(?:or|to|and|percent|mm|cm)\b))",
+    re.IGNORECASE,
+)
 
 
 def read_answer(
@@ -175,7 +158,7 @@ def _read_text(text: str, question: Question, *, strict: bool, free_digits: bool
     repairs: list[str] = []
     if hidden and not visible.strip():
         visible, repairs = hidden, ["inside_reasoning"]
-    reading = _choose(list(jsonish.objects(visible)), question, visible)
+    reading = _choose(jsonish.Search(visible).objects(), question, visible)
     if reading.reason == "no_object" and free_digits:
         reading = _read_free(visible, question)
     if reading.span and hidden is not visible:
@@ -186,10 +169,12 @@ def _read_text(text: str, question: Question, *, strict: bool, free_digits: bool
 
 def _set_apart(text: str) -> tuple[int, int, list[str]]:
     """Where the part of `text` lies that says of itself that it is the answer; all of it if none does."""
-    for match in reversed(list(_ANSWER.finditer(text))):
-        return match.start(1), match.end(1), ["answer_tags"]
-    for match in reversed(list(MARKER.finditer(text))):
-        return match.end(), len(text), ["marker"]
+    if opened := _ANSWER.match(text):
+        start = opened.end()
+        closed = _ANSWERED.search(text, start)
+        return start, closed.start() if closed else len(text), ["answer_tags"]
+    if marked := _MARKER.match(text):
+        return marked.end(), len(text), ["marker"]
     return 0, len(text), []
 
 
@@ -219,54 +204,171 @@ def _split_reasoning(text: str) -> tuple[str, str | None]:
 
 
 def _surroundings(text: str, span: tuple[int, int]) -> list[str]:
-    before, after = text[: span[0]], text[span[1] :]
-    if not before.strip() and not after.strip():
+    before, after = text[: span[0]].strip(), text[span[1] :].strip()
+    if not before and not after:
         return []
     fenced = _FENCE.fullmatch(before) and _FENCE.fullmatch(after)
     return ["code_fence" if fenced else "surrounding_text"]
 
 
-def _choose(found: list[jsonish.Found], question: Question, text: str = "") -> Reading:
-    """The reading of the last object for the asked lesion among `found`."""
-    wanted = squash(question.prompt_key)
-    hits = [(item, hit) for item in found for hit in lesion_hits(item.value, (), wanted)]
-    bare = False
+def _choose(items: list[jsonish.Found], question: Question, text: str = "") -> Reading:
+    """The reading of the last object for the asked lesion among `items`, which were found in `text`."""
+    found = [
+        (jsonish.Found(value, item.start, item.stop, item.repairs), path)
+        for item in items
+        for value, path in _elements(item.value)
+    ]
+    hits = [
+        (at, hit) for at, (item, path) in enumerate(found) for hit in lesion_hits(item.value, path, question)
+    ]
+    others = not hits and any(names_lesion(item.value) for item, _ in found)
     if not hits and text:
-        hits = [(item, Hit((), key, item.value)) for key, item in bare_members(text, wanted)]
-        bare = bool(hits)
-    others = not hits and any(names_lesion(item.value) for item in found)
+        bare = _choose_bare(text, items, question)
+        if bare is not None:
+            return bare
     if not hits and not others:
-        hits = [(item, hit) for item in found for hit in attribute_hits(item.value, (), question)]
-    boxes = [(item, raw) for item in found for raw in box_values(item.value)]
-    if text and not boxes:
-        boxes = [(item, item.value) for key, item in bare_members(text, *BOX_KEYS)]
+        hits = [
+            (at, hit)
+            for at, (item, path) in enumerate(found)
+            for hit in attribute_hits(item.value, path, question)
+        ]
     if not hits:
         reason = "no_object" if not found else "other_lesion" if others else "no_lesion"
         reading = _invalid(reason, question)
-        _add_box(reading, boxes, None)
+        if not others:  # an answer about another lesion says nothing about the place of this one
+            with_box = [boxes for item, _ in found if (boxes := list(box_values(item.value)))]
+            _add_box(reading, with_box[-1] if with_box else _lone_boxes(text))
         return reading
-    item, hit = hits[-1]
+    at, hit = hits[-1]
+    item = found[at][0]
+    if text and _goes_on(text, items[-1].stop, question):
+        return _invalid("truncated", question)
     reading = Reading(span=(item.start, item.stop))
     reading.repairs += item.repairs
     if len(hits) > 1:
         same = all(other.value == hit.value for _, other in hits)
         reading.notes.append("repeated_answer" if same else "earlier_answer")
-    if bare:
-        reading.repairs.append("bare_member")
-    else:
-        reading.repairs += place_repairs(hit, question)
+    reading.repairs += place_repairs(hit, question)
     _read_grades(reading, hit.value, question)
-    _add_box(reading, boxes, item)
+    _add_box(reading, boxes_in_scope(hit) or _box_apart([item.value for item, _ in found], at, hits))
     return reading
 
 
-def _add_box(reading: Reading, boxes: list[tuple[jsonish.Found, Any]], chosen: jsonish.Found | None) -> None:
-    """The last box in the object that counts, else the last one anywhere in the answer; `null` is no box."""
-    given = [(item, raw) for item, raw in boxes if raw is not None]
-    if not given:
+def _elements(value: Any) -> list[tuple[Any, tuple[str, ...]]]:
+    """The objects of a list one by one, for each has its own lesion and box."""
+    return [(element, ("[]",)) for element in value] if isinstance(value, list) else [(value, ())]
+
+
+def _goes_on(text: str, start: int, question: Question) -> bool:
+    """Whether another answer begins after `start` that is never finished; one for another lesion is none."""
+    if jsonish.unclosed(text, start) is None:
+        return False
+    keys = [member.key for member in members(text, start)]
+    return squash(question.prompt_key) in keys or not any(map(is_lesion, keys))
+
+
+def _box_apart(values: list[Any], at: int, hits: list[tuple[int, Hit]]) -> list[Any]:
+    """The boxes of an object without a lesion right before the one that counts, or after it at the end."""
+    places = [at - 1] if at else []
+    places += [at + 1] if at + 2 == len(values) else []
+    taken = {place for place, _ in hits}
+    for place in places:
+        if place not in taken and not names_lesion(values[place]):
+            boxes = list(box_values(values[place]))
+            if boxes:
+                return boxes
+    return []
+
+
+def _choose_bare(text: str, items: list[jsonish.Found], question: Question) -> Reading | None:
+    """The reading of the last `"lesion": value` that stands in no object; `None` where there is none."""
+    wanted, all_members, search = squash(question.prompt_key), members(text), jsonish.Search(text)
+    values = []
+    for at, member in reversed(list(enumerate(all_members))):
+        if member.key == wanted and (value := _bare_value(search, member)):
+            values.append((at, value))
+    if not values:
+        return None
+    at, value = values[0]
+    if _goes_on(text, value.stop, question):
+        return _invalid("truncated", question)
+    reading = Reading(span=(value.start, value.stop), repairs=[*value.repairs, "bare_member"])
+    if len(values) > 1:
+        same = all(other.value == value.value for _, other in values)
+        reading.notes.append("repeated_answer" if same else "earlier_answer")
+    _read_grades(reading, value.value, question)
+    boxes = list(box_values(value.value)) or _boxes_beside(text, items, all_members, at, value)
+    _add_box(reading, boxes or _bare_boxes(search, all_members, at, value))
+    return reading
+
+
+def _bare_value(search: jsonish.Search, member: Member) -> jsonish.Found | None:
+    """The value of a member that stands in no object. A number or a text counts only if nothing follows it.
+
+    `0-3`, `1 or 2` and `3 mm` begin with a number and are none.
+    """
+    try:
+        found = search.value_at(member.value)
+    except jsonish.TooLong:
+        return None
+    if found is None:
+        return None
+    if not isinstance(found.value, dict | list) and not _ENDED.match(search.text, found.stop):
+        return None
+    return jsonish.Found(found.value, member.start, found.stop, found.repairs)
+
+
+def _boxes_beside(
+    text: str, items: list[jsonish.Found], all_members: list[Member], at: int, value: jsonish.Found
+) -> list[Any]:
+    """The boxes of the object without a lesion right before a lesion that stands in none."""
+    before = [item for item in items if item.stop <= value.start][-1:]
+    between = [member.key for member in all_members[:at] if before and member.start >= before[0].start]
+    return [] if any(map(is_lesion, between)) else [box for item in before for box in box_values(item.value)]
+
+
+def _bare_boxes(
+    search: jsonish.Search, all_members: list[Member], at: int, value: jsonish.Found
+) -> list[Any]:
+    """The box that stands in no object either, on the same level, with no other lesion in between."""
+    text = search.text
+    for member in reversed(all_members[:at]):
+        between = text[member.value : value.start]
+        if is_lesion(member.key):
+            break
+        if member.key in BOX_KEYS and between.count("}") <= between.count("{"):
+            return _box_of(search, member)
+    for member in all_members[at + 1 :]:
+        between = text[value.stop : member.start]
+        if is_lesion(member.key) and member.start >= value.stop:
+            break
+        if member.key in BOX_KEYS and member.start >= value.stop and between.count("{") <= between.count("}"):
+            return _box_of(search, member)
+    return []
+
+
+def _lone_boxes(text: str) -> list[Any]:
+    """The last box of a text that holds no object and names no lesion."""
+    all_members = members(text)
+    if any(is_lesion(member.key) for member in all_members):
+        return []
+    boxes = [member for member in all_members if member.key in BOX_KEYS]
+    return _box_of(jsonish.Search(text), boxes[-1]) if boxes else []
+
+
+def _box_of(search: jsonish.Search, member: Member) -> list[Any]:
+    try:
+        found = search.value_at(member.value)
+    except jsonish.TooLong:
+        found = None
+    return [] if found is None else [found.value]
+
+
+def _add_box(reading: Reading, boxes: list[Any]) -> None:
+    """The last of the boxes that belong to the grades; `null` is no box."""
+    if not boxes or boxes[-1] is None:
         return
-    inside = [(item, raw) for item, raw in given if item is chosen]
-    read: BoxReading = read_box((inside or given)[-1][1])
+    read: BoxReading = read_box(boxes[-1])
     reading.box, reading.box_problem = read.values, read.problem
     if read.repair:
         reading.repairs.append(read.repair)
@@ -276,32 +378,24 @@ def _read_grades(reading: Reading, value: Any, question: Question) -> None:
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
         value = value[0]
         reading.repairs.append("list")
-    given: dict[str, Any] = {}
     first = question.attributes[0]
     if isinstance(value, dict):
-        for key, raw in value.items():
-            name = attribute_of(str(key), question)
-            if name is None:
-                _once(reading.notes, "extra_key")
-                continue
-            if name in given and given[name] != raw:
-                _once(reading.repairs, "repeated_key")
-            given[name] = raw
-            if not any(key in (attribute.name, attribute.prompt_key) for attribute in question.attributes):
-                _once(reading.repairs, "attribute_key")
+        given = _given(reading, value, question)
     elif len(question.attributes) == 1:
-        given[first.name] = value
+        given = {first.name: [value]}
         if first.prompt_key is not None:
             reading.repairs.append("bare_grade")
     else:
-        reading.problems = {attribute.name: "attribute_missing" for attribute in question.attributes}
-        reading.reason = "attribute_missing"
-        return
+        given = {}
     for attribute in question.attributes:
-        if attribute.name not in given:
+        values = given.get(attribute.name, [])
+        if not values:
             reading.problems[attribute.name] = "attribute_missing"
             continue
-        grade, remark = read_grade(given[attribute.name], question, attribute)
+        if any(other != values[0] for other in values[1:]):
+            reading.problems[attribute.name] = "conflicting"
+            continue
+        grade, remark = read_grade(values[0], question, attribute)
         if grade is None:
             reading.problems[attribute.name] = remark or "not_a_grade"
         else:
@@ -309,6 +403,30 @@ def _read_grades(reading: Reading, value: Any, question: Question) -> None:
             if remark:
                 _once(reading.repairs, remark)
     reading.reason = next(iter(reading.problems.values()), None)
+
+
+def _given(reading: Reading, value: dict[str, Any], question: Question) -> dict[str, list[Any]]:
+    """What stands for each attribute under the key that comes nearest to the asked one.
+
+    An alias counts only where the asked key is absent, and not beside a unit: then it is a measurement.
+    """
+    given: dict[str, tuple[int, list[Any]]] = {}
+    for key, raw in value.items():
+        meant = attribute_of(str(key), question)
+        if meant is None or (meant[1] == ALIAS and has_unit(value)):
+            _once(reading.notes, "extra_key")
+            continue
+        name, nearness = meant
+        nearest, values = given.get(name, (nearness, []))
+        if nearness != nearest:
+            _once(reading.notes, "extra_key")
+        if nearness < nearest:
+            values = []
+        if nearness <= nearest:
+            given[name] = nearness, [*values, raw]
+    if any(nearness != EXACT for nearness, _ in given.values()):
+        _once(reading.repairs, "attribute_key")
+    return {name: values for name, (_, values) in given.items()}
 
 
 def _once(names: list[str], name: str) -> None:
