@@ -137,7 +137,8 @@ def compare(models: Mapping[str, Sequence[Report]], figures: Sequence[str] = FIG
         "count": count,
         "models": table,
         "differences": differences,
-        "caveats": first.data["caveats"],
+        "caveats": first.data["caveats"]
+        + [text for text in first.data["warnings"] if "two patients" in text],
     }
 
 
@@ -164,7 +165,7 @@ def _flip(moved: Floats) -> float:
     """How often flipped signs give a sum as far from 0."""
     reached = abs(moved.sum()) - 1e-9
     if len(moved) <= _EXACT:
-        signs = np.array(list(product((1.0, -1.0), repeat=len(moved)))).reshape(-1, len(moved))
+        signs = np.array(list(product((1.0, -1.0), repeat=len(moved)))).reshape(2 ** len(moved), len(moved))
         return float((np.abs(signs @ moved) >= reached).mean())
     chance, hits, block = np.random.default_rng(0), 0, 1000
     for _ in range(_FLIPS // block):
@@ -184,14 +185,14 @@ def _holm(values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-_TITLES = {"item_accuracy": "Item accuracy", "attribute_accuracy": "Attribute accuracy", "iou": "3D IoU"}
+TITLES = {"item_accuracy": "Item accuracy", "attribute_accuracy": "Attribute accuracy", "iou": "3D IoU"}
 
 
 def comparison_tables(data: Mapping[str, Any]) -> list[Table]:
     """The tables of [`compare`]: the models, then the differences of each figure."""
     subset = "" if data["subset"] is None else f" (SUBSET: {data['subset']})"
     figures = [figure for figure in FIGURES if figure in next(iter(data["models"].values()))]
-    models = Table(f"Models{subset}", ["Model", "runs", *(_TITLES[figure] for figure in figures)])
+    models = Table(f"Models{subset}", ["Model", "runs", *(TITLES[figure] for figure in figures)])
     for name, row in data["models"].items():
         cells = [number(row[figure]["micro"], interval=True) for figure in figures]
         models.rows.append([name, str(row["runs"]), *cells])
@@ -199,7 +200,7 @@ def comparison_tables(data: Mapping[str, Any]) -> list[Table]:
     for figure in figures:
         rows = [entry for entry in data["differences"] if entry["figure"] == figure]
         table = Table(
-            f"{_TITLES[figure]}, differences{subset}",
+            f"{TITLES[figure]}, differences{subset}",
             ["", "micro", "macro", "p", "p (Holm)", "least detectable"],
         )
         for row in rows:

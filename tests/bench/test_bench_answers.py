@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from reasonknee_hf.bench import read_answer
 from reasonknee_hf.knee.moaks import QUESTIONS
 
-GOLDEN = json.loads(
-    (Path(__file__).parents[1] / "golden" / "bench" / "answers.json").read_text(encoding="utf-8")
-)
+GOLDEN = [
+    case
+    for name in ("answers.json", "borders.json")
+    for case in json.loads(
+        (Path(__file__).parents[1] / "golden" / "bench" / name).read_text(encoding="utf-8")
+    )
+]
+SINGLE = [question for question in QUESTIONS.values() if len(question.attributes) == 1]
 QUESTION = st.sampled_from(list(QUESTIONS.values()))
 
 
@@ -81,6 +86,22 @@ def test_published_templates_filled_in_are_read_as_they_are(name, upstream_dir):
         assert reading.repairs == expected, (key, filled)
         unfilled = read_answer(prompt, question)
         assert not unfilled.grades, "the template itself is no answer"
+
+
+@pytest.mark.parametrize("question", SINGLE, ids=lambda question: str(question.id))
+def test_what_begins_with_a_number_is_no_grade_in_any_fallback(question):
+    from reasonknee_hf.train.rewards import grade_reward
+
+    for value in ("0-3", "1 or 2", "0 | 1", "1/2", "1%", "1 mm", "1 to 2", "(0-1)"):
+        truth = [{"attribute": question.attributes[0].name, "grade": grade} for grade in (0, 1)]
+        for text in (
+            json.dumps({"MOAKS_scores": {question.prompt_key: "?"}}).replace('"?"', value),
+            f'"{question.prompt_key}": {value}',
+            f'{{"{question.prompt_key}": {{"{question.attributes[0].name}": {value}}}}}',
+            f"Grade {value}",
+        ):
+            assert read_answer(text, question, free_digits=True).grades == {}, text
+            assert grade_reward([text] * 2, [question.id] * 2, [[grade] for grade in truth]) == [0, 0]
 
 
 def test_numbers_of_numpy_count_as_numbers():

@@ -1,11 +1,19 @@
 """From what a model said to grades and a box: the reading ladder of ReasonKnee-Bench.
 
+The rules as published, each with the golden case that fixes it: `BENCHMARK.md`.
+
 Which object counts
     The last complete JSON object in which the asked lesion stands as a key. Case, blanks, underscores and
     punctuation of the key do not matter; an object for another lesion never counts. Where no object names
     any lesion of the benchmark, the last object whose attributes stand at its top, or directly under a
     wrapper, counts (`lesion_key`).
-    If the object that counts is bad, an earlier good one does not replace it.
+    If the object that counts is bad, an earlier good one does not replace it, nor one after which another
+    answer begins that is never finished (`truncated`).
+
+Which box counts
+    The one inside the asked lesion; else the one beside it; else the one further out; else that of an object
+    without a lesion right before it, or after it at the end. `null` says that there is none. A box of another
+    lesion, of an earlier answer or of an answer about another lesion never counts.
 
 The ladder (each step only where the one before found nothing; what was used is recorded)
     1. The answer is one JSON value: all of it, or what is set apart in a known way, which is noted and no
@@ -17,20 +25,21 @@ The ladder (each step only where the one before found nothing; what was used is 
        or not, does not count, unless nothing stands outside of them (`inside_reasoning`).
     3. The repairs of `jsonish`: quotes, trailing commas, comments, ...
     4. `bare_member`: `"lesion": {...}` without the braces around it, which prompts 58 and 59 ask for as
-       published.
+       published. A number or text there counts only where `,`, `}` or the end follows: `0-3` is no 0.
     5. `json_in_text`: a JSON string, or `{"response": "..."}`, that holds the answer.
 
 What stands under the lesion
     An object of attributes or, for a lesion with one attribute, the grade itself. Both spellings that exist
     are exact: the prompt's (`MOAKS_scores`, `Size of lesion`) and the released records' (`final_diagnosis`,
     `size`), as given by the table in `knee/moaks.py`. All else is a named repair: `wrapper`, `lesion_key`,
-    `attribute_key`, `bare_grade`, `list`, and those of `grades` for one grade. Unknown keys beside the
+    `attribute_key`, `bare_grade`, `list`, and those of `grade_reading` for one grade. An alias (`score`, `value`,
+    `percentage`) counts only where the asked key is absent, and not beside a unit. Unknown keys beside the
     asked ones are ignored (note `extra_key`).
 
 What makes an answer invalid
     `empty`; `error` (the run recorded an error); `no_object` (no complete object); `other_lesion`;
-    `no_lesion`; `attribute_missing`, `null_grade`, `not_a_grade`, `out_of_range` (never clipped); in strict
-    mode `needs_repair`.
+    `no_lesion`; `truncated`; `attribute_missing`, `null_grade`, `not_a_grade`, `out_of_range` (never
+    clipped), `conflicting` (one attribute twice with different grades); in strict mode `needs_repair`.
     Digits in free text are not read as grades; with `free_digits=True` a question with one attribute takes
     the answer's only `grade N`, or a text that is a grade and nothing else (repair `free_digits`).
 
@@ -45,6 +54,12 @@ from typing import Any
 from reasonknee_hf.bench import jsonish
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.knee.moaks import Question
+from reasonknee_hf.knee.scoring.answer_parts import (
+    set_apart,
+    split_reasoning,
+    surroundings,
+    without_special_tokens,
+)
 from reasonknee_hf.knee.scoring.box_reading import BoxReading, read_box
 from reasonknee_hf.knee.scoring.grade_reading import read_grade
 from reasonknee_hf.knee.scoring.key_lookup import (
@@ -69,13 +84,6 @@ from reasonknee_hf.knee.scoring.key_lookup import (
 RULES_VERSION = 2
 """Number of the rules in `BENCHMARK.md`; raised whenever a score could change."""
 
-_MARKER = re.compile(r".*final diagnosis\s*:", re.IGNORECASE | re.DOTALL)  # the last one
-_TAGS = r"(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)"
-_TAG = re.compile(rf"(?:<|◁)(/?){_TAGS}(?:>|▷)", re.IGNORECASE)
-_ANSWER = re.compile(".*<answer>", re.IGNORECASE | re.DOTALL)
-_ANSWERED = re.compile("</answer>", re.IGNORECASE)
-_FENCE = re.compile(r"(?:```[ \t]*[\w-]*)?")
-_SPECIAL = re.compile(r"(?:<\|[^<>|\s]{1,40}\|>|</?s>|<eos>|<end_of_turn>)+", re.IGNORECASE)
 _ENDED = re.compile(r"\s*(?:[,}]|(?:```\s*)?\Z)")
 _ONLY_GRADE = re.compile(
     r"\b(?:grade|score)\s{0,9}(?:is|of|[:=])?\s{0,9}([0-9]+)\b"
@@ -130,11 +138,11 @@ def _read(answer: Any, question: Question, *, strict: bool, free_digits: bool) -
 
 
 def _read_text(text: str, question: Question, *, strict: bool, free_digits: bool) -> Reading:
-    text = _SPECIAL.sub(lambda match: " " * len(match.group()), text)
+    text = without_special_tokens(text)
     if not text.strip():
         return _invalid("empty", question)
-    visible, hidden = _split_reasoning(text)
-    start, stop, notes = _set_apart(visible)
+    visible, hidden = split_reasoning(text)
+    start, stop, notes = set_apart(visible)
     if hidden is not None:
         notes.insert(0, "reasoning")
     whole = jsonish.strict(text)
@@ -162,53 +170,9 @@ def _read_text(text: str, question: Question, *, strict: bool, free_digits: bool
     if reading.reason == "no_object" and free_digits:
         reading = _read_free(visible, question)
     if reading.span and hidden is not visible:
-        repairs += _surroundings(text, reading.span)
+        repairs += surroundings(text, reading.span)
     reading.repairs = repairs + reading.repairs
     return reading
-
-
-def _set_apart(text: str) -> tuple[int, int, list[str]]:
-    """Where the part of `text` lies that says of itself that it is the answer; all of it if none does."""
-    if opened := _ANSWER.match(text):
-        start = opened.end()
-        closed = _ANSWERED.search(text, start)
-        return start, closed.start() if closed else len(text), ["answer_tags"]
-    if marked := _MARKER.match(text):
-        return marked.end(), len(text), ["marker"]
-    return 0, len(text), []
-
-
-def _split_reasoning(text: str) -> tuple[str, str | None]:
-    """`text` without its reasoning, and its reasoning alone; the rest is blanked so that places stay."""
-    spans: list[tuple[int, int]] = []
-    opened = None
-    for tag in _TAG.finditer(text):
-        if not tag.group(1):
-            opened = tag.start() if opened is None else opened
-        elif opened is None:
-            # No opening tag: it stood in the prompt, as chat templates of reasoning models have it.
-            spans = [(0, tag.end())]
-        else:
-            spans.append((opened, tag.end()))
-            opened = None
-    if opened is not None:
-        spans.append((opened, len(text)))
-    if not spans:
-        return text, None
-    visible, hidden, last = [], [], 0
-    for start, stop in spans:
-        visible += [text[last:start], " " * (stop - start)]
-        hidden += [" " * (start - last), text[start:stop]]
-        last = stop
-    return "".join([*visible, text[last:]]), _TAG.sub(lambda m: " " * len(m.group()), "".join(hidden))
-
-
-def _surroundings(text: str, span: tuple[int, int]) -> list[str]:
-    before, after = text[: span[0]].strip(), text[span[1] :].strip()
-    if not before and not after:
-        return []
-    fenced = _FENCE.fullmatch(before) and _FENCE.fullmatch(after)
-    return ["code_fence" if fenced else "surrounding_text"]
 
 
 def _choose(items: list[jsonish.Found], question: Question, text: str = "") -> Reading:
@@ -219,38 +183,50 @@ def _choose(items: list[jsonish.Found], question: Question, text: str = "") -> R
         for value, path in _elements(item.value)
     ]
     hits = [
-        (at, hit) for at, (item, path) in enumerate(found) for hit in lesion_hits(item.value, path, question)
+        (n, hit) for n, (item, path) in enumerate(found) for hit in lesion_hits(item.value, path, question)
     ]
-    others = not hits and any(names_lesion(item.value) for item, _ in found)
-    if not hits and text:
-        bare = _choose_bare(text, items, question)
-        if bare is not None:
-            return bare
-    if not hits and not others:
-        hits = [
-            (at, hit)
-            for at, (item, path) in enumerate(found)
-            for hit in attribute_hits(item.value, path, question)
-        ]
     if not hits:
-        reason = "no_object" if not found else "other_lesion" if others else "no_lesion"
-        reading = _invalid(reason, question)
-        if not others:  # an answer about another lesion says nothing about the place of this one
-            with_box = [boxes for item, _ in found if (boxes := list(box_values(item.value)))]
-            _add_box(reading, with_box[-1] if with_box else _lone_boxes(text))
-        return reading
+        return _choose_bare(text, items, question) or _choose_unnamed(found, question, text)
+    return _reading_of(found, hits, question, text)
+
+
+def _choose_unnamed(
+    found: list[tuple[jsonish.Found, tuple[str, ...]]], question: Question, text: str
+) -> Reading:
+    """The reading of the last object with the asked attributes, where nothing names a lesion."""
+    keys = {member.key for member in members(text)} - {squash(question.prompt_key)}
+    if any(names_lesion(item.value) for item, _ in found) or any(map(is_lesion, keys)):
+        # An answer about another lesion says nothing about the place of this one either.
+        return _invalid("other_lesion" if found else "no_object", question)
+    hits = [
+        (n, hit) for n, (item, path) in enumerate(found) for hit in attribute_hits(item.value, path, question)
+    ]
+    if hits:
+        return _reading_of(found, hits, question, text)
+    reading = _invalid("no_lesion" if found else "no_object", question)
+    with_box = [boxes for item, _ in found if (boxes := list(box_values(item.value)))]
+    _add_box(reading, with_box[-1] if with_box else _lone_boxes(text))
+    return reading
+
+
+def _reading_of(
+    found: list[tuple[jsonish.Found, tuple[str, ...]]],
+    hits: list[tuple[int, Hit]],
+    question: Question,
+    text: str,
+) -> Reading:
     at, hit = hits[-1]
     item = found[at][0]
-    if text and _goes_on(text, items[-1].stop, question):
+    if text and _goes_on(text, item.stop, question):
         return _invalid("truncated", question)
-    reading = Reading(span=(item.start, item.stop))
-    reading.repairs += item.repairs
+    reading = Reading(span=(item.start, item.stop), repairs=[*item.repairs])
     if len(hits) > 1:
         same = all(other.value == hit.value for _, other in hits)
         reading.notes.append("repeated_answer" if same else "earlier_answer")
     reading.repairs += place_repairs(hit, question)
     _read_grades(reading, hit.value, question)
-    _add_box(reading, boxes_in_scope(hit) or _box_apart([item.value for item, _ in found], at, hits))
+    taken = {place for place, _ in hits}
+    _add_box(reading, boxes_in_scope(hit) or _box_apart([item for item, _ in found], at, taken, text))
     return reading
 
 
@@ -261,23 +237,30 @@ def _elements(value: Any) -> list[tuple[Any, tuple[str, ...]]]:
 
 def _goes_on(text: str, start: int, question: Question) -> bool:
     """Whether another answer begins after `start` that is never finished; one for another lesion is none."""
-    if jsonish.unclosed(text, start) is None:
+    begun = jsonish.unclosed(text, start)
+    if begun is None:
         return False
-    keys = [member.key for member in members(text, start)]
+    keys = [member.key for member in members(text, start) if member.value >= begun]
     return squash(question.prompt_key) in keys or not any(map(is_lesion, keys))
 
 
-def _box_apart(values: list[Any], at: int, hits: list[tuple[int, Hit]]) -> list[Any]:
+def _box_apart(items: list[jsonish.Found], at: int, taken: set[int], text: str) -> list[Any]:
     """The boxes of an object without a lesion right before the one that counts, or after it at the end."""
     places = [at - 1] if at else []
-    places += [at + 1] if at + 2 == len(values) else []
-    taken = {place for place, _ in hits}
+    places += [at + 1] if at + 2 == len(items) else []
     for place in places:
-        if place not in taken and not names_lesion(values[place]):
-            boxes = list(box_values(values[place]))
+        if place not in taken and _apart(items[place], text):
+            boxes = list(box_values(items[place].value))
             if boxes:
                 return boxes
     return []
+
+
+def _apart(item: jsonish.Found, text: str) -> bool:
+    """Whether an object names no lesion and is no member of something that does."""
+    return not names_lesion(item.value) and not text[max(0, item.start - 20) : item.start].rstrip().endswith(
+        ":"
+    )
 
 
 def _choose_bare(text: str, items: list[jsonish.Found], question: Question) -> Reading | None:
@@ -323,8 +306,10 @@ def _boxes_beside(
 ) -> list[Any]:
     """The boxes of the object without a lesion right before a lesion that stands in none."""
     before = [item for item in items if item.stop <= value.start][-1:]
-    between = [member.key for member in all_members[:at] if before and member.start >= before[0].start]
-    return [] if any(map(is_lesion, between)) else [box for item in before for box in box_values(item.value)]
+    if not before or not _apart(before[0], text):
+        return []
+    between = [member.key for member in all_members[:at] if member.start >= before[0].start]
+    return [] if any(map(is_lesion, between)) else list(box_values(before[0].value))
 
 
 def _bare_boxes(
@@ -348,11 +333,8 @@ def _bare_boxes(
 
 
 def _lone_boxes(text: str) -> list[Any]:
-    """The last box of a text that holds no object and names no lesion."""
-    all_members = members(text)
-    if any(is_lesion(member.key) for member in all_members):
-        return []
-    boxes = [member for member in all_members if member.key in BOX_KEYS]
+    """The last box of a text that holds no object."""
+    boxes = [member for member in members(text) if member.key in BOX_KEYS]
     return _box_of(jsonish.Search(text), boxes[-1]) if boxes else []
 
 
