@@ -7,9 +7,9 @@ import logging
 import re
 from typing import Any
 
-from reasonknee_hf.bench.answer_reading import read_answer
 from reasonknee_hf.errors import RecordError
 from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.scoring.answer_reading import read_answer
 from reasonknee_hf.train.collator import Reference
 from reasonknee_hf.train.view import Scale
 

@@ -25,10 +25,11 @@ from typing import Any
 
 import datasets
 
-from reasonknee_hf.bench.answer_reading import Reading, read_answer
-from reasonknee_hf.bench.box_reading import iou
+from reasonknee_hf.bench.box_geometry import iou
+from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.scoring.answer_reading import read_answer
 from reasonknee_hf.train.chats import (
     Style,
     make_style,

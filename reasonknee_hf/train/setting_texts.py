@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from reasonknee_hf.bench.settings import item_prompt
 from reasonknee_hf.errors import OptionError, RecordError
+from reasonknee_hf.knee.scoring.settings import item_prompt
 from reasonknee_hf.train.targets import BOX_KEY, BOX_TARGETS, Target, name_of, row_question
 from reasonknee_hf.train.view import View
 
@@ -39,7 +39,7 @@ def user_text(
 
     Args:
         row: A row.
-        setting: `zero_shot`, `instruction` or `gt_region`, see `bench.settings`.
+        setting: `zero_shot`, `instruction` or `gt_region`, see `knee.scoring.settings`.
         target: What will be answered; `None` if that is not known.
         view: What the model sees.
         coordinates: What boxes are given and asked for in.
