@@ -41,7 +41,6 @@ _METHODS = {
     93: "zstd",
     95: "xz",
     98: "PPMd",
-    99: "AES",
 }
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 # Deflate cannot do better than 258 bytes for 2 bits.
