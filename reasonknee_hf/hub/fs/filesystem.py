@@ -293,16 +293,15 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return self._view.locate(self._inside(path)[1])
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        by_archive: dict[int, list[tuple[str, CutArchive, str]]] = {}
+        members: dict[CutArchive, dict[str, str]] = {}
         for path in paths:
             found = self._locate(path)
             if found.archive is None:
                 yield path, self.tree.read(found.path)
             else:
-                by_archive.setdefault(id(found.archive), []).append((path, found.archive, found.member))
-        for group in by_archive.values():
-            path_of = {member: path for path, _, member in group}
-            for member, content in group[0][1].read_many(path_of):
+                members.setdefault(found.archive, {})[found.member] = path
+        for archive, path_of in members.items():
+            for member, content in archive.read_many(path_of):
                 yield path_of[member], content
 
     def _stretches(self, spans: Mapping[str, list[Span]]) -> Iterator[tuple[str, list[bytes]]]:
