@@ -53,18 +53,22 @@ def open_release(
         ReleaseError: What lies there is not a release.
         EndpointError: No endpoint gave the listing.
     """
-    source = source or environment.source() or DEFAULT_SOURCE
-    if source == "sample":
-        from reasonknee_hf.knee.sample import sample_folder
-
-        source = str(sample_folder())
-    if revision is None and source == DEFAULT_SOURCE:
-        revision = DEFAULT_REVISION
+    source, revision = chosen_source(source, revision)
     # Not the cached instance: a folder may have changed and a branch moved since it was opened.
     fs = ReasonKneeFileSystem(
         source=source, revision=revision, endpoint=endpoint, token=token, skip_instance_cache=True
     )
     return Release(KNEE, fs, images=images, high_fidelity=high_fidelity)
+
+
+def chosen_source(source: str | None, revision: str | None) -> tuple[str, str | None]:
+    """Source and revision that are meant where they are left out, and the folder of the sample."""
+    source = source or environment.source() or DEFAULT_SOURCE
+    if source == "sample":
+        from reasonknee_hf.knee.sample import sample_folder
+
+        source = str(sample_folder())
+    return source, DEFAULT_REVISION if revision is None and source == DEFAULT_SOURCE else revision
 
 
 def row_features(

@@ -23,7 +23,8 @@ from reasonknee_hf.hub.tree import CHUNK, Tree
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.ranges import Request, execute, plan_requests
+from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.ranges import Parts
 
 # What fsspec's base class understands, and callers of any filesystem may pass.
 _OF_FSSPEC = frozenset(
@@ -292,16 +293,15 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return self._view.locate(self._inside(path)[1])
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        by_archive: dict[int, list[tuple[str, CutArchive, str]]] = {}
+        members: dict[CutArchive, dict[str, str]] = {}
         for path in paths:
             found = self._locate(path)
             if found.archive is None:
                 yield path, self.tree.read(found.path)
             else:
-                by_archive.setdefault(id(found.archive), []).append((path, found.archive, found.member))
-        for group in by_archive.values():
-            path_of = {member: path for path, _, member in group}
-            for member, content in group[0][1].read_many(path_of):
+                members.setdefault(found.archive, {})[found.member] = path
+        for archive, path_of in members.items():
+            for member, content in archive.read_many(path_of):
                 yield path_of[member], content
 
     def _stretches(self, spans: Mapping[str, list[Span]]) -> Iterator[tuple[str, list[bytes]]]:
@@ -309,20 +309,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         for path in spans:
             found = self._locate(path)
             if found.archive is None:
-                yield path, self._stretches_of_file(found.path, spans[path])
+                size = self.tree.size(found.path)
+                bounds = [slice_bounds(start, end, size) for start, end in spans[path]]
+                yield path, Parts(self.tree, PartSet("", (found.path,))).spans([size], bounds)
             else:
                 members[path] = spans[path]
         yield from super()._stretches(members)
-
-    def _stretches_of_file(self, path: str, spans: list[Span]) -> list[bytes]:
-        size = self.tree.size(path)
-        plan = plan_requests([slice_bounds(start, end, size) for start, end in spans], [size])
-
-        def fetch(request: Request) -> bytes:
-            return self.tree.ranges(path, [(request.start, request.stop)])[0]
-
-        answers = dict(execute(plan, fetch))
-        return [answers[index] for index in range(len(spans))]
 
     def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The bytes of a file in chunks of at most 64 KiB, by one plain GET that ends when the iterator is
