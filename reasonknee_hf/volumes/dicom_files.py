@@ -79,12 +79,9 @@ class DicomSeriesFileSystem(AbstractFileSystem):
         return b"".join(self.stream(path))[start:end]
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        state = self.target.info(self.fo)
-        size = self._header(path).nbytes
-        return {"name": path, "size": size, "type": "file", "mtime": state.get("mtime")}
-
-    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        return [self.info(path)] if detail else [path]
+        series = self._header(path)
+        size = len(series.header) + series.voxels.nbytes
+        return {**self.target.info(self.fo), "name": path, "size": size, "type": "file"}
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> BinaryIO:
         return io.BytesIO(self.cat_file(path))

@@ -24,7 +24,7 @@ _UNEVEN = 0.01  # of the distance between slices: positions are decimal texts, r
 _DRIFT = 0.01  # mm by which slices may be shifted sideways before the grid is sheared
 _SAME_PLACE = 1e-3  # mm
 # A scanner numbers the series of a session 1, 2, 3: only a number as long as the wanted one can name the series.
-_RUNNING = "SeriesNumber"
+_RUNNING = ("SeriesNumber", "AccessionNumber")
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,6 @@ class Series:
 
     header: bytes
     voxels: Array
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of header and voxels."""
-        return len(self.header) + self.voxels.nbytes
 
     def pieces(self) -> Iterator[bytes]:
         """The bytes of the file, a slice at a time."""
@@ -167,7 +162,7 @@ def _check_slice(part: _Slice, wanted: Mapping[str, str]) -> None:
             raise VolumeFormatError(f"{part} has no {keyword}, and so no place: it is no slice of a volume")
     for keyword, text in wanted.items():
         found = str(data.get(keyword) or "").strip()
-        comparable = found and (keyword != _RUNNING or len(found) >= len(text))
+        comparable = found and (keyword not in _RUNNING or len(found) >= len(text))
         if comparable and text.casefold() not in found.casefold():
             raise VolumeFormatError(
                 f"{part} says {keyword} {found!r}, but {text!r} is wanted: it is another series"
