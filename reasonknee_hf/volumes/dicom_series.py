@@ -13,8 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from reasonknee_hf.errors import ExtraMissingError, ReasonKneeError, VolumeDataError, VolumeFormatError
-from reasonknee_hf.volumes.header import Affine
-from reasonknee_hf.volumes.orientation import axis_codes, reorder
+from reasonknee_hf.volumes.orientation import Affine, axis_codes, reorder
 from reasonknee_hf.volumes.voxels import Array
 
 _PLACED_BY = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
