@@ -37,7 +37,8 @@ class RowsConfig(datasets.BuilderConfig):
         source: Hub dataset id, local folder, any fsspec URL, or `"sample"`.
         revision: Branch, tag or commit of a Hub source.
         endpoint: Base URL of a Hub or mirror, or several in order of preference.
-        images: Another root for the volumes: a folder or URL that holds the same relative paths.
+        images: Another root for the volumes: a folder or URL that holds the same relative paths, or what else the
+            dataset's release takes.
         masks: Whether rows have a `mask`.
         annotations: Which of the published arrays of records, where there are several kinds; `"all"` by default.
         on_error: What to do with a row that does not fit or whose volume or mask is absent: `"raise"`, `"skip"`
