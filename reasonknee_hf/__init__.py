@@ -14,6 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reasonknee_hf import environment
+from reasonknee_hf.hub.wire import endpoints as _endpoints
+from reasonknee_hf.knee.layout import DEFAULT_SOURCE as _DEFAULT_SOURCE
 from reasonknee_hf.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from reasonknee_hf.verify import verify_release as verify_release
     from reasonknee_hf.volumes.feature import VolumeFeature as VolumeFeature
     from reasonknee_hf.volumes.volume import KneeVolume as KneeVolume
+
+_endpoints.published.add(_DEFAULT_SOURCE)
 
 # Public name -> module that defines it. Resolved at first use, so that the import stays as cheap as `datasets`.
 _PUBLIC = {

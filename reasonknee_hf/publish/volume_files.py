@@ -192,7 +192,7 @@ def copied(url: str, job: Job, column: str, scan: Scan) -> str:
 
 def reference(url: str) -> str:
     """The URL in the words of the stock clients where they can open it: files of a Hub, but not archive members."""
-    from reasonknee_hf.hub.fs.urls import SCHEME, parse_url
+    from reasonknee_hf.hub.urls import SCHEME, parse_url
 
     if not url.startswith(SCHEME):
         return url
