@@ -15,6 +15,7 @@ from reasonknee_hf.errors import (
     AnswerError,
     EndpointError,
     ForbiddenError,
+    IntegrityError,
     OfflineError,
     RemoteMissingError,
     ThrottledError,
@@ -34,13 +35,13 @@ _TRIES: tuple[tuple[type[EndpointError], int], ...] = (
     (NoRangesError, 1),
     (StaleError, 1),
     (AbsentError, 2),
-    (AnswerError, 2),
+    (IntegrityError, 2),
     (RemoteMissingError, 1),
     (ForbiddenError, 1),
 )
 # The kinds of a failure of several endpoints: where one of them gave such an answer, that is what a caller must know.
 _TELLING = (NoRangesError, ForbiddenError, AnswerError)
-_KINDS = (*_TELLING, RemoteMissingError, ThrottledError, UnreachableError)
+_KINDS = (*_TELLING, IntegrityError, RemoteMissingError, ThrottledError, UnreachableError)
 
 
 @dataclass
