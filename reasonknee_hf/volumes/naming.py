@@ -16,6 +16,7 @@ from reasonknee_hf.errors import (
     VolumeFormatError,
     VolumeMissingError,
 )
+from reasonknee_hf.hub.tree import could_not_connect
 from reasonknee_hf.volumes.volume_bytes import is_local
 
 _NAMED = (
@@ -69,20 +70,13 @@ class NamedErrors:
                 ) from error
             return
         name = self._name()
-        if _is_outage(error):
+        if could_not_connect(error):
             reason = f"{type(error.__cause__).__name__}: {error.__cause__}"
             raise UnreachableError(f"{name}: it cannot be asked for ({reason})") from error
         if not isinstance(error, _NAMED):
             raise VolumeMissingError(f"{name}: {_advice(error, self._mask)}") from error
         if not str(error).startswith(name):
             raise type(error)(f"{name}: {error}") from error
-
-
-def _is_outage(error: BaseException) -> bool:
-    """Whether fsspec says "not found" because it could not connect."""
-    cause = error.__cause__
-    gone = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410)
-    return cause is not None and not gone and not isinstance(error, ReasonKneeError)
 
 
 def _advice(error: FileNotFoundError, mask: bool) -> str:

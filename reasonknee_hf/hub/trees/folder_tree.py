@@ -25,6 +25,7 @@ from reasonknee_hf.hub.tree import (
     FileEntry,
     check_span,
     chunk_sizes,
+    could_not_connect,
     find_entry,
     refuse_pointer,
 )
@@ -175,8 +176,8 @@ class FsspecTree:
         except ReasonKneeError:
             raise
         except Exception as error:
-            if isinstance(error, FileNotFoundError) and error.__cause__ is None:
-                raise  # with a cause it is what fsspec says where it could not connect
+            if isinstance(error, FileNotFoundError) and not could_not_connect(error):
+                raise
             if isinstance(error, OSError) and self._local:
                 raise IntegrityError(
                     f"{path!r} of {self.name} cannot be read ({error.strerror or error}). "
