@@ -66,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ReasonKneeError as error:
         print(f"reasonknee: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt as error:
+        print(f"reasonknee: {str(error) or 'interrupted'}", file=sys.stderr)
+        return 130  # as a shell has it
     except BrokenPipeError:
         sys.stderr.close()
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from datasets import Features
@@ -49,8 +50,8 @@ class RowFeatures(Features):
         label = row.get("id") or row.get("scan_id")
         for name, decode in self._columns().decoders:
             if name in row:
-                value = row[name] = decode(row[name], token_per_repo_id)
-                _name_volume(value, label)
+                row[name] = decode(row[name], token_per_repo_id)
+        _introduce(label, *(row.get(column) for column in VOLUME_COLUMNS))
         return row
 
     def _columns(self) -> _Columns:
@@ -66,9 +67,8 @@ class RowFeatures(Features):
         columns: dict[str, list[Any]] = super().decode_batch(batch, token_per_repo_id=token_per_repo_id)
         # Formats give arrays, which have no truth value.
         labels = next((columns[name] for name in ("id", "scan_id") if name in columns), [])
-        for column in VOLUME_COLUMNS:
-            for volume, label in zip(columns.get(column, ()), labels, strict=False):
-                _name_volume(volume, label)
+        for of_row in zip_longest(labels, *(columns.get(column, ()) for column in VOLUME_COLUMNS)):
+            _introduce(*of_row)
         return columns
 
     # The base class makes plain features of itself whenever it is copied, pickled or reordered.
@@ -80,6 +80,10 @@ class RowFeatures(Features):
         return RowFeatures(super().reorder_fields_as(other))
 
 
-def _name_volume(volume: Any, label: str | None) -> None:
-    if isinstance(volume, KneeVolume) and volume.label is None:
-        volume.label = label
+def _introduce(label: str | None, image: Any, mask: Any) -> None:
+    """Tells the volumes of a row its id, and the image the mask on whose grid the row's box lives."""
+    for volume in (image, mask):
+        if isinstance(volume, KneeVolume) and volume.label is None:
+            volume.label = label
+    if isinstance(image, KneeVolume) and isinstance(mask, KneeVolume):
+        image.grid_mask = mask

@@ -12,7 +12,7 @@ from reasonknee_hf.dataset.contract import Config, Description
 from reasonknee_hf.dataset.row_features import RowFeatures
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-from reasonknee_hf.knee.layout import DEFAULT_REVISION, DEFAULT_SOURCE
+from reasonknee_hf.knee.layout import BOX_AXES, DEFAULT_REVISION, DEFAULT_SOURCE
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, question_number
 from reasonknee_hf.knee.records import scan_columns, to_row
 from reasonknee_hf.knee.release import Release
@@ -90,8 +90,8 @@ def row_features(
         "study": text,
         "series": text,
         "knee_side": ClassLabel(names=list(SIDES)),
-        "image": VolumeFeature(),
-        "mask": VolumeFeature(mask=True, labels=labels),
+        "image": VolumeFeature(axes=BOX_AXES),
+        "mask": VolumeFeature(mask=True, labels=labels, axes=BOX_AXES),
     }
     if not masks:
         del scan["mask"]

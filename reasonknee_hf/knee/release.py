@@ -211,7 +211,9 @@ class Release:
 
     def image_url(self, scan: Scan) -> str:
         """URL of the scan's volume; where it would lie if it is nowhere, so that opening it says what is missing."""
-        return self.find_image(scan) or self.fs.unstrip_protocol(layout.from_root(scan.image_filepath))
+        path = layout.from_root(scan.image_filepath)
+        nowhere = f"{self.images.rstrip('/')}/{path}" if self.images else self.fs.unstrip_protocol(path)
+        return self.find_image(scan) or nowhere
 
     @cached_property
     def mask_archive(self) -> str | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 
 from reasonknee_hf.errors import (
     EndpointError,
     ExtraMissingError,
+    FileMissingError,
     IntegrityError,
     OptionError,
     ReasonKneeError,
@@ -29,6 +30,8 @@ from reasonknee_hf.hub.tree import (
     find_entry,
     refuse_pointer,
 )
+
+T = TypeVar("T")
 
 # Version control keeps thousands of objects here; none of them belongs to the release.
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
@@ -83,12 +86,17 @@ class FsspecTree:
             ) from error
 
     def _remote_files(self) -> Iterator[tuple[str, int | None]]:
+        # Not by `walk` of fsspec, to which a folder that cannot be listed is an empty one.
         prefix = len(self._root) + 1 if self._root else 0
-        for folder, folders, files in self._fs.walk(self._root, detail=True, on_error="raise"):
-            for skipped in _SKIPPED_FOLDERS & folders.keys():
-                del folders[skipped]
-            for base, info in files.items():
-                yield posixpath.join(folder, base)[prefix:], info.get("size")
+        folders = [self._root]
+        while folders:
+            folder = folders.pop()
+            for info in self._fs.ls(folder, detail=True):
+                path = info["name"].rstrip("/")
+                if info["type"] != "directory":
+                    yield path[prefix:], info.get("size")
+                elif path != folder and posixpath.basename(path) not in _SKIPPED_FOLDERS:
+                    folders.append(path)
 
     def entry(self, path: str) -> FileEntry:
         """One file. Raises [`FileMissingError`] if it is not listed."""
@@ -119,6 +127,10 @@ class FsspecTree:
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
         return [self._range(path, start, stop) for start, stop in spans]
+
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `spans`. There is nobody else to ask."""
+        return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
 
     def _range(self, path: str, start: int, stop: int) -> bytes:
         if self._local:
@@ -213,6 +225,28 @@ def _opened(root: str) -> tuple[Any, str]:
 
 def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+class FsspecFiles(FsspecTree):
+    """Some files of an fsspec filesystem by their paths there; nothing is listed to find them.
+
+    Args:
+        filesystem: Where they lie.
+        paths: The files.
+    """
+
+    def __init__(self, filesystem: Any, paths: Sequence[str]) -> None:
+        self._base, self._root, self._paths = ForkSafeFilesystem(filesystem), "", tuple(paths)
+        self._local = "file" in _protocols(filesystem)
+        self.identity = str(filesystem.unstrip_protocol(paths[0])) if paths else ""
+        self.name = type(filesystem).__name__
+        self._entries = None
+
+    def _list(self) -> dict[str, FileEntry]:
+        try:
+            return {path: FileEntry(path, self._fs.info(path).get("size")) for path in self._paths}
+        except FileNotFoundError as error:
+            raise FileMissingError(f"a file of {self.name} is not there: {error}") from error
 
 
 def _files_below(
