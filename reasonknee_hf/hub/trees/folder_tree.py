@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 # Version control keeps thousands of objects here; none of them belongs to the release.
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
+_NOTHING = re.compile(r"(?!)")
 
 
 class FsspecTree:
@@ -42,6 +44,7 @@ class FsspecTree:
 
     Args:
         root: Local folder, or a URL such as `memory://release` or `s3://bucket/release`.
+        closed: Folders whose path it finds are listed as one entry, without size, and not looked into.
 
     Raises:
         OptionError: `root` is a URL of a kind that no filesystem knows.
@@ -51,7 +54,8 @@ class FsspecTree:
 
     sha: str | None = None
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], closed: re.Pattern[str] = _NOTHING) -> None:
+        self._closed = closed
         filesystem, self._root = _opened(os.fspath(root))
         self._base = ForkSafeFilesystem(filesystem)
         self._root = self._root.rstrip("/")
@@ -77,7 +81,7 @@ class FsspecTree:
 
     def _list(self) -> dict[str, FileEntry]:
         try:
-            files = _files_below(self._root) if self._local else self._remote_files()
+            files = _files_below(self._root, self._closed) if self._local else self._remote_files()
             return {path: FileEntry(path, size) for path, size in sorted(files)}
         except Exception as error:  # clients of storage services have error types of their own
             raise ReleaseError(
@@ -95,6 +99,8 @@ class FsspecTree:
                 path = info["name"].rstrip("/")
                 if info["type"] != "directory":
                     yield path[prefix:], info.get("size")
+                elif self._closed.search(path[prefix:]):
+                    yield path[prefix:], None
                 elif path != folder and posixpath.basename(path) not in _SKIPPED_FOLDERS:
                     folders.append(path)
 
@@ -250,11 +256,14 @@ class FsspecFiles(FsspecTree):
 
 
 def _files_below(
-    folder: str, prefix: str = "", above: frozenset[tuple[int, int]] = frozenset()
-) -> Iterator[tuple[str, int]]:
-    """Path and size of every file below a local folder; links are followed, unless back to a folder above.
+    folder: str,
+    closed: re.Pattern[str],
+    prefix: str = "",
+    above: frozenset[tuple[int, int]] = frozenset(),
+) -> Iterator[tuple[str, int | None]]:
+    """Path and size of every file below a local folder, and path of each closed folder.
 
-    Volumes often lie on another disk, with a link in their place.
+    Links are followed, unless back to a folder above: volumes often lie on another disk, with a link in their place.
     """
     own = os.stat(folder)
     here = (own.st_dev, own.st_ino)
@@ -270,8 +279,10 @@ def _files_below(
                 continue  # a link to nothing, to itself, or to where we may not go
             if stat.S_ISREG(state.st_mode):
                 yield prefix + entry.name, state.st_size
+            elif stat.S_ISDIR(state.st_mode) and closed.search(prefix + entry.name):
+                yield prefix + entry.name, None
             elif stat.S_ISDIR(state.st_mode) and entry.name not in _SKIPPED_FOLDERS:
-                yield from _files_below(entry.path, f"{prefix}{entry.name}/", above | {here})
+                yield from _files_below(entry.path, closed, f"{prefix}{entry.name}/", above | {here})
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:
