@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -207,7 +208,8 @@ def test_a_name_brings_the_options_back_to_children_alone(endpoint, token, kind,
     monkeypatch.setattr(opened, "_table", {})  # as in a process that was spawned
     assert made_again() == credentials
     monkeypatch.setattr(opened, "_table", {})
-    monkeypatch.setattr(opened, "_key", lambda: b"of another family of processes")
+    stranger = SimpleNamespace(authkey=b"of another family of processes")
+    monkeypatch.setattr(opened, "_keys", lambda: [stranger])
     for stranger in (made_again(), pickle.loads(sent)):
         found = {one.url: stranger.for_url(one.url) for one in endpoints}
         home = {HUB: "hf_stored"} if kind in ("", "given") else {}

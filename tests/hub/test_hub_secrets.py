@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import fsspec
+import multiprocess
 import pytest
 
 from hub import faults as f
@@ -71,13 +72,13 @@ def read_all(things, queue):
     queue.put([read(thing) for thing in things])
 
 
-def in_child(method):
-    def way(fs):
-        context = multiprocessing.get_context(method)
+def in_child(context):
+    def way(*filesystems):
         queue = context.Queue()
-        process = context.Process(target=read_all, args=([fs.url(VOLUME), fs], queue))
+        things = [thing for fs in filesystems for thing in (fs.url(VOLUME), fs)]
+        process = context.Process(target=read_all, args=(things, queue))
         process.start()
-        assert queue.get(timeout=60) == [FILES[VOLUME]] * 2
+        assert queue.get(timeout=60) == [FILES[VOLUME]] * len(things)
         process.join()
 
     return way
@@ -93,30 +94,41 @@ WAYS = {
     "url": lambda fs: read(fs.url(VOLUME)),
     "url of a url": lambda fs: read(fsspec.core.url_to_fs(fs.url(VOLUME))[0].url(VOLUME)),
     "pickle": by_pickle,
-    "fork": in_child("fork"),
-    "spawn": in_child("spawn"),
+    "fork": in_child(multiprocessing.get_context("fork")),
 }
 
 
-# A spawned process takes seconds to start: what it must know comes in three kinds.
-SPAWNED = ("nothing", "token=False", "a token, first barred", "second has its own")
-SCENARIOS = [pair for pair in itertools.product(SAID, WAYS) if pair[1] != "spawn" or pair[0] in SPAWNED]
-
-
-@pytest.mark.parametrize(("said", "way"), SCENARIOS)
-def test_each_origin_sees_what_it_was_told(origin, second_origin, said, way):
-    for one in (origin, second_origin):
-        one.put_tree(REPO, FILES)
-    options, first, second = SAID[said]
-    fs = ReasonKneeFileSystem(REPO, **options(origin.url, second_origin.url))
-    url = fs.url(VOLUME)
-    origin.faults(f.status(503))  # files come from the second, the listing from the first
-    WAYS[way](fs)
-    seen = [{request.auth for request in one.log} for one in (origin, second_origin)]
-    assert seen == [{f"Bearer {token}" if token else None} for token in (first, second)]
-    assert not any(secret in url for secret in (OWN, GIVEN, STORED))
+def put(origins, said, repo=REPO):
+    """Opens a source with what is said: files come from the second, the listing from the first."""
+    for one in origins:
+        one.put_tree(repo, FILES)
+    fs = ReasonKneeFileSystem(repo, **SAID[said][0](*(one.url for one in origins)))
+    assert not any(secret in fs.url(VOLUME) for secret in (OWN, GIVEN, STORED))
     sent = pickle.dumps(fs) + pickle.dumps(fs.tree)
     assert not any(secret.encode() in sent for secret in (OWN, GIVEN, STORED))
+    origins[0].faults(f.status(503))
+    return fs
+
+
+def check_seen(origins, said, repo=REPO):
+    seen = [{request.auth for request in one.requests(repo)} for one in origins]
+    assert seen == [{f"Bearer {token}" if token else None} for token in SAID[said][1:]], said
+
+
+@pytest.mark.parametrize(("said", "way"), list(itertools.product(SAID, WAYS)))
+def test_each_origin_sees_what_it_was_told(origin, second_origin, said, way):
+    WAYS[way](put((origin, second_origin), said))
+    check_seen((origin, second_origin), said)
+
+
+@pytest.mark.parametrize("library", [multiprocessing, multiprocess], ids=lambda library: library.__name__)
+def test_in_spawned_processes_too(origin, second_origin, library):
+    """Also in those that are started by the library of `datasets`. One process for all: they take seconds to start."""
+    origins = (origin, second_origin)
+    filesystems = [put(origins, said, f"owner/knees{number}") for number, said in enumerate(SAID)]
+    in_child(library.get_context("spawn"))(*filesystems)
+    for number, said in enumerate(SAID):
+        check_seen(origins, said, f"owner/knees{number}")
 
 
 def test_no_call_uses_the_token_of_another(origin):

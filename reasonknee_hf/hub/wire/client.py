@@ -41,10 +41,6 @@ IDLE_CONNECTIONS = 16
 _Key = tuple[str, str, int, str]
 
 
-class SlowError(UnreachableError):
-    """The connection stands, but nothing came within the timeout."""
-
-
 class Answer:
     """The head of an answer; the body is still on the wire.
 
@@ -103,7 +99,9 @@ class Answer:
             self._finish()
         elif self._waited > GRACE * self._timeout and self._seen < self._waited * SLOWEST_PACE:
             self.close()
-            raise SlowError(f"{masked(self.url)} sent {self._seen} bytes in {self._waited:.0f} s: too slow")
+            raise UnreachableError(
+                f"{masked(self.url)} sent {self._seen} bytes in {self._waited:.0f} s: too slow"
+            )
         return data
 
     def chunks(self) -> Iterator[bytes]:
@@ -361,7 +359,9 @@ def _raise(url: str, error: Exception) -> NoReturn:
             f"connections, name its certificates in REQUESTS_CA_BUNDLE"
         ) from error
     if isinstance(error, TimeoutError):
-        raise SlowError(f"{shown}: no answer in time. A longer wait is set by REASONKNEE_TIMEOUT") from error
+        raise UnreachableError(
+            f"{shown}: no answer in time. A longer wait is set by REASONKNEE_TIMEOUT"
+        ) from error
     if isinstance(error, http.client.InvalidURL):  # its text repeats the URL, signature included
         raise UnreachableError(f"{shown}: is not a URL that can be asked") from None
     kind = "is not HTTP" if isinstance(error, http.client.HTTPException) else "no connection"

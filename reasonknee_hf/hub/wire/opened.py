@@ -19,7 +19,8 @@ import itertools
 import json
 import multiprocessing
 import os
-from typing import NamedTuple
+import sys
+from typing import Any, NamedTuple
 
 from reasonknee_hf import environment
 
@@ -79,28 +80,35 @@ def _known(name: str, sealed: str | None = None) -> TokenOptions | None:
 
 def seal(options: TokenOptions) -> str:
     """The options as text that this process and its children alone can read."""
+    key, *others = _keys()
+    for family in others:
+        family.authkey = key.authkey
     nonce, content = os.urandom(_NONCE), json.dumps(options).encode()
-    hidden = _mixed(content, nonce)
-    return (nonce + _mark(nonce + hidden) + hidden).hex()
+    hidden = _mixed(content, nonce, key.authkey)
+    return (nonce + _mark(nonce + hidden, key.authkey) + hidden).hex()
 
 
 def _unseal(sealed: str | None) -> TokenOptions | None:
     raw = bytes.fromhex(sealed or "")
     nonce, mark, hidden = raw[:_NONCE], raw[_NONCE : _NONCE + _MARK], raw[_NONCE + _MARK :]
-    if not hidden or not hmac.compare_digest(mark, _mark(nonce + hidden)):
-        return None
-    anonymous, rules = json.loads(_mixed(hidden, nonce))
-    return TokenOptions(anonymous, tuple((origin, rule) for origin, rule in rules))
+    for process in _keys() if hidden else ():
+        if hmac.compare_digest(mark, _mark(nonce + hidden, process.authkey)):
+            _keys()[0].authkey = process.authkey  # what this one seals, its children must open
+            anonymous, rules = json.loads(_mixed(hidden, nonce, process.authkey))
+            return TokenOptions(anonymous, tuple((origin, rule) for origin, rule in rules))
+    return None
 
 
-def _mixed(content: bytes, nonce: bytes) -> bytes:
-    stream = hashlib.shake_256(b"stream" + _key() + nonce).digest(len(content))
+def _mixed(content: bytes, nonce: bytes, key: bytes) -> bytes:
+    stream = hashlib.shake_256(b"stream" + key + nonce).digest(len(content))
     return bytes(one ^ other for one, other in zip(content, stream, strict=True))
 
 
-def _mark(content: bytes) -> bytes:
-    return hmac.digest(b"mark" + _key(), content, "sha256")
+def _mark(content: bytes, key: bytes) -> bytes:
+    return hmac.digest(b"mark" + key, content, "sha256")
 
 
-def _key() -> bytes:
-    return bytes(multiprocessing.current_process().authkey)
+def _keys() -> list[Any]:
+    """What holds the secret that children share, in either library that may start them; `datasets` has its own."""
+    libraries = (multiprocessing, sys.modules.get("multiprocess"))
+    return [library.current_process() for library in libraries if library is not None]
