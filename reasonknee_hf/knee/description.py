@@ -162,6 +162,7 @@ KNEE = Description(
     unlisted=unlisted_scan,
     question_of=question_number,
     builder="reasonknee_hf.knee.knee_builder:ReasonKnee",
+    lessons="reasonknee_hf.knee.training.knee_lessons:KNEE_LESSONS",
     checks="reasonknee_hf.knee.checks:check",
     weights=row_weights,
     annotations=("all", "balanced"),
