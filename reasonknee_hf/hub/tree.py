@@ -126,6 +126,14 @@ def find_entry(entries: Mapping[str, FileEntry], path: str, tree_name: str) -> F
     return found
 
 
+def could_not_connect(error: BaseException) -> bool:
+    """Whether a filesystem of fsspec says "not found" of what it could not ask for."""
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or isinstance(cause, FileNotFoundError):
+        return False
+    return isinstance(cause, OSError) or getattr(cause, "status", 404) not in (404, 410)
+
+
 def check_span(path: str, start: int, stop: int, size: int | None) -> None:
     """Raises `ValueError` for a span that does not lie inside the file."""
     if start < 0 or stop < start or (size is not None and stop > size):

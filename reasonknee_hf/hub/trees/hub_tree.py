@@ -8,7 +8,6 @@ import logging
 import mmap
 import shutil
 import tempfile
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
@@ -32,6 +31,7 @@ from reasonknee_hf.hub.tree import (
     pieces,
     refuse_pointer,
 )
+from reasonknee_hf.hub.urls import Address, build_url
 from reasonknee_hf.hub.wire import checks, listing
 from reasonknee_hf.hub.wire.client import Answer
 from reasonknee_hf.hub.wire.endpoints import Endpoint, EndpointLike, resolve_endpoints
@@ -78,12 +78,13 @@ class HubTree:
         cache: DiskCache | None = None,
     ) -> None:
         check_repo_id(repo_id)
-        endpoints = resolve_endpoints(endpoint)
+        endpoints = resolve_endpoints(endpoint, repo_id)
+        credentials = Credentials(endpoints, token)
+        credentials.require_stored()
         self.repo_id = repo_id
         self.mirrors = Mirrors(endpoints)
         self.cache = cache
-        self._explicit = endpoint is not None and bool(endpoint)
-        self._repository = Repository(repo_id, Credentials(endpoints, token))
+        self._repository = Repository(repo_id, credentials)
         self._lock = ForkSafeLock()
         self._entries: dict[str, FileEntry] | None = None
         self._filled: frozenset[str] = frozenset()
@@ -108,13 +109,14 @@ class HubTree:
         return f"HubTree({self.repo_id!r}, {self.sha!r}, {[e.url for e in self.mirrors.endpoints]})"
 
     def url(self, path: str) -> str:
-        """A `reasonknee://` URL that opens in any other process; explicit endpoints are part of it."""
+        """A `reasonknee://` URL that opens in any other process; explicit endpoints are part of it, tokens never."""
         self.entry_as_listed(path)
-        place = ""
-        if self._explicit:
-            endpoints = ",".join(endpoint.url for endpoint in self.mirrors.endpoints)
-            place = urllib.parse.quote(endpoints, safe="") + "/"
-        return f"reasonknee://{place}{self.repo_id}@{self.sha}/{path}"
+        usual = self.mirrors.endpoints == resolve_endpoints(
+            None, self.repo_id
+        )  # other processes know them too
+        endpoints = () if usual else tuple(one.url for one in self.mirrors.endpoints)
+        opened = self._repository.credentials.name
+        return build_url(Address(self.repo_id, path, self.sha, endpoints, opened))
 
     # --- revision and listing ---------------------------------------------------------------------
 
