@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from reasonknee_hf import environment
 from reasonknee_hf.errors import ReasonKneeError
 
 # Command name -> (module, one-line help). A module is imported only when its command is asked for; it offers
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             run = module.run
     args = parser.parse_args(arguments)
     assert run is not None
+    environment.choose_cache(getattr(args, "cache", None), getattr(args, "cache_size", None))
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Answers of models may hold halves of characters, which no encoding has.
         sys.stdout.reconfigure(errors="backslashreplace")

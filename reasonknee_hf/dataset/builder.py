@@ -83,7 +83,9 @@ class ReasonKneeConfig(datasets.BuilderConfig):
 
 
 _BASE_FIELDS = {field.name for field in fields(datasets.BuilderConfig)}
-OPTIONS = tuple(
+# Where bytes are kept says nothing of what rows are: these are no part of the config, which names a folder.
+_OF_CACHE = ("cache", "cache_size")
+OPTIONS = _OF_CACHE + tuple(
     f.name for f in fields(ReasonKneeConfig) if f.name not in _BASE_FIELDS and f.name != "identity"
 )
 _BUILDER_PARAMETERS = set(inspect.signature(datasets.DatasetBuilder.__init__).parameters)
@@ -153,7 +155,11 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             kwargs.get("token"),
             images=options.get("images"),
             high_fidelity=options.get("high_fidelity"),
+            cache=options.get("cache"),
+            cache_size=options.get("cache_size"),
         )
+        for option in _OF_CACHE:
+            kwargs.pop(option, None)
         self._release: Release | None = release
         self._prepared_in: str | None = None
         # The release alone knows the token: what `datasets` keeps of a builder ends up in pickles.

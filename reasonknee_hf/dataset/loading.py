@@ -35,7 +35,8 @@ def load_dataset(
         revision, token: As in `huggingface_hub`.
         cache_dir, features, download_mode, verification_mode, keep_in_memory, num_proc: As in `datasets.load_dataset`.
         options: Fields of [`~reasonknee_hf.dataset.builder.ReasonKneeConfig`]: `source`, `endpoint`, `images`, `masks`,
-            `annotations`, `on_error`, `high_fidelity`, `num_shards`; and of streams `shuffle`, `window`,
+            `annotations`, `on_error`, `high_fidelity`, `num_shards`; `cache` and `cache_size` of
+            [`~reasonknee_hf.hub.disk.chosen_cache`]; and of streams `shuffle`, `window`,
             `equal_steps`, `balance`, `start`, `prefetch`.
 
     Returns:

@@ -14,10 +14,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hub import faults as f
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hub import faults as f
 from reasonknee_hf.errors import (
     EndpointError,
     FileMissingError,
@@ -29,7 +29,8 @@ from reasonknee_hf.errors import (
     ThrottledError,
     UnreachableError,
 )
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import Cache
+from reasonknee_hf.hub.trees.cached_tree import CachedTree
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.wire import mirrors
@@ -541,7 +542,7 @@ class TestSecrets:
         monkeypatch.setenv("REASONKNEE_TIMEOUT", "1")
         caplog.set_level(logging.DEBUG)
         origin.cdn = True
-        tree = HubTree(REPO, None, origin.url, SECRET, cache=DiskCache(tmp_path, 10**8))
+        tree = CachedTree(REPO, None, origin.url, SECRET, cache=Cache(tmp_path, tmp_path / "ours"))
         assert tree.read(PART) == BIG
         shown = repr(tree) + tree.name + tree.identity + tree.url(PART) + str(tree.mirrors.report())
         origin.faults(f.status(403))
@@ -549,7 +550,7 @@ class TestSecrets:
             tree.read("README.md")
         origin.faults(f.stall(2), match="cdn|Signature")
         with pytest.raises(EndpointError) as slow:
-            tree.ranges(PART, [(0, 9)], checked_later=True)
+            HubTree(REPO, tree.sha, origin.url, SECRET).ranges(PART, [(0, 9)], checked_later=True)
         shown += str(caught.value) + str(slow.value) + caplog.text + " ".join(map(str, tmp_path.rglob("*")))
         pickled = pickle.dumps(tree)
         for secret in (SECRET, "secret-sig"):
@@ -672,11 +673,11 @@ class TestHeadersThatAreMissing:
 
 class TestOffline:
     def test_works_from_the_cache_and_names_what_is_there(self, origin, sha, tmp_path, monkeypatch):
-        cache = DiskCache(tmp_path, 10**8)
-        HubTree(REPO, "main", origin.url, cache=cache).read(PART)
+        cache = Cache(tmp_path, tmp_path / "ours")
+        CachedTree(REPO, "main", origin.url, cache=cache).read(PART)
         origin.log.clear()
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        tree = HubTree(REPO, "main", origin.url, cache=cache)
+        tree = CachedTree(REPO, "main", origin.url, cache=cache)
         assert tree.sha == sha
         assert tree.read(PART) == BIG
         assert tree.ranges(PART, [(3, 9)]) == [BIG[3:9]]
@@ -685,8 +686,8 @@ class TestOffline:
             tree.read("README.md")
         for revision in ("other", "1" * 40):
             with pytest.raises(OfflineError, match=sha):
-                HubTree(REPO, revision, origin.url, cache=cache).entries()
-        with pytest.raises(OfflineError, match="no cache folder"):
+                CachedTree(REPO, revision, origin.url, cache=cache).entries()
+        with pytest.raises(OfflineError, match="offline mode is on"):
             HubTree(REPO, "main", origin.url)
         assert origin.log == []
 

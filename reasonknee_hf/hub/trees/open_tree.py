@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from typing import Literal
 from urllib.parse import unquote
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import Cache, chosen_cache
 from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.hub.trees.cached_tree import CachedTree
 from reasonknee_hf.hub.trees.folder_tree import FsspecTree
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.wire.endpoints import EndpointLike
@@ -24,7 +26,7 @@ def open_tree(
     endpoint: EndpointLike | Sequence[EndpointLike] | None = None,
     token: str | bool | None = None,
     *,
-    cache: DiskCache | None = None,
+    cache: Cache | Literal[False] | None = None,
 ) -> Tree:
     """Opens a folder, an fsspec URL or a dataset on a Hub.
 
@@ -33,7 +35,7 @@ def open_tree(
         revision: Of a dataset on a Hub; a folder has none.
         endpoint: Of a dataset on a Hub, see [`resolve_endpoints`].
         token: Of a dataset on a Hub, see [`Credentials`].
-        cache: Keeps what comes from a Hub.
+        cache: Keeps what comes from a Hub; by default, as the environment says.
 
     Returns:
         [`Tree`]: Listing and bytes of the files.
@@ -48,7 +50,7 @@ def open_tree(
         named = None if hub[2] is None else unquote(hub[2])
         if revision is not None and named is not None and revision != named:
             raise OptionError(f"{text!r} names a revision, but revision={revision!r} was given too")
-        return HubTree(hub[1], revision or named, endpoint, token, cache=cache)
+        return _hub_tree(hub[1], revision or named, endpoint, token, cache)
     if text.startswith("hf://") and (endpoint or token):
         raise OptionError(
             f"{text!r} is not the root of a dataset, so that endpoint= and token= cannot be used for it. Give "
@@ -62,8 +64,21 @@ def open_tree(
             )
         return FsspecTree(os.path.expanduser(text) if "://" not in text else text)
     if is_repo_id(text):
-        return HubTree(text, revision, endpoint, token, cache=cache)
+        return _hub_tree(text, revision, endpoint, token, cache)
     raise OptionError(
         f"{text!r} is neither an existing folder, nor a URL like s3://bucket/release, nor a dataset id like "
         f"'owner/name'"
     )
+
+
+def _hub_tree(
+    repo_id: str,
+    revision: str | None,
+    endpoint: EndpointLike | Sequence[EndpointLike] | None,
+    token: str | bool | None,
+    cache: Cache | Literal[False] | None,
+) -> HubTree:
+    chosen = chosen_cache() if cache is None else cache
+    if not chosen:
+        return HubTree(repo_id, revision, endpoint, token)
+    return CachedTree(repo_id, revision, endpoint, token, cache=chosen)

@@ -1,0 +1,222 @@
+"""A dataset repository that is read from this disk where it can be, and keeps there what had to be fetched."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from reasonknee_hf.errors import (
+    EndpointError,
+    ForbiddenError,
+    IntegrityError,
+    OfflineError,
+    RemoteMissingError,
+)
+from reasonknee_hf.hub.disk import Cache
+from reasonknee_hf.hub.tree import FileEntry, check_span, pieces, refuse_pointer
+from reasonknee_hf.hub.trees.hub_tree import HubTree
+from reasonknee_hf.hub.trees.kept_files import PIECE, Growth, KeptFiles, pieces_of
+from reasonknee_hf.hub.wire.checks import ContentCheck
+from reasonknee_hf.hub.wire.endpoints import EndpointLike
+
+logger = logging.getLogger(__name__)
+
+# What an endpoint says of the repository, where nothing else says that it was not there.
+_DEFINITE = (RemoteMissingError, ForbiddenError, IntegrityError)
+
+
+class CachedTree(HubTree):
+    """The files of a dataset repository at one commit, of which nothing is fetched twice.
+
+    Whole files that the Hub's own client has fetched are used; what passes by is kept beside them, or, where a
+    reader wants a part of a file only, in a folder of ours. A stream that ends early goes on, the next time, from
+    where it ended. Without a network a branch is what it was when it was resolved last.
+
+    Args:
+        repo_id, revision, endpoint, token: As for [`HubTree`].
+        cache: Where things are kept.
+
+    Raises:
+        OfflineError: In offline mode, for what is not here; names the commits that are.
+    """
+
+    def __init__(
+        self,
+        repo_id: str,
+        revision: str | None = None,
+        endpoint: EndpointLike | Sequence[EndpointLike] | None = None,
+        token: str | bool | None = None,
+        *,
+        cache: Cache,
+    ) -> None:
+        self.kept = KeptFiles(cache, repo_id)
+        self._partial = False  # whether the listing is only what has been fetched
+        super().__init__(repo_id, revision, endpoint, token)
+
+    # --- revision and listing ---------------------------------------------------------------------
+
+    def _resolve(self, revision: str) -> str:
+        try:
+            sha = super()._resolve(revision)
+        except _DEFINITE:
+            raise
+        except EndpointError as error:
+            known = self.kept.commit_of(revision)
+            if known is None:
+                raise self._told(error) from None
+            if not isinstance(error, OfflineError):
+                logger.warning("%s; going on with commit %s, which it was before", error, known)
+            return known
+        self.kept.remember(revision, sha)
+        self.kept.keep_listing(sha, self._entries or {})
+        return sha
+
+    def _list(self) -> dict[str, FileEntry]:
+        with self.kept.alone_with_listing(self.sha):  # the others find what the first one fetches
+            found = self.kept.listing(self.sha)
+            if found is None:
+                try:
+                    found = super()._list()
+                except _DEFINITE:
+                    raise
+                except EndpointError as error:
+                    found = self.kept.snapshot(self.sha)
+                    if found is None:
+                        raise self._told(error) from None
+                    self._partial = True
+                else:
+                    self.kept.keep_listing(self.sha, found)
+        return found
+
+    def _fill(self, path: str) -> None:
+        super()._fill(path)
+        self.kept.keep_listing(self.sha, self._entries or {})
+
+    def entry_as_listed(self, path: str) -> FileEntry:
+        if self._partial and path not in self.entries():
+            # The commit may well hold it: without its listing nobody can say that the file is missing.
+            raise OfflineError(
+                f"{path!r} of {self.name} has not been fetched, nor has the listing of the commit{self._commits()}"
+            )
+        return super().entry_as_listed(path)
+
+    def _told(self, error: EndpointError) -> EndpointError:
+        return OfflineError(f"{error}{self._commits()}") if isinstance(error, OfflineError) else error
+
+    def _commits(self) -> str:
+        known = ", ".join(self.kept.commits()) or "none"
+        return f"; commits of {self.repo_id} in the cache {self.kept.cache.hub}: {known}"
+
+    # --- single files -----------------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes:
+        entry = self.entry(path)
+        content = self._local(entry)
+        if content is None:
+            with self.kept.alone_with(entry):  # the others find what the first one fetches
+                content = self._local(entry)
+                if content is None:
+                    return super().read(path)
+        refuse_pointer(path, content, self.name)
+        return content
+
+    def _local(self, entry: FileEntry) -> bytes | None:
+        place = self.kept.find(self.sha, entry)
+        return None if place is None else place.read_bytes()
+
+    def ranges(
+        self, path: str, spans: Sequence[tuple[int, int]], *, checked_later: bool = False
+    ) -> list[bytes]:
+        entry = self.entry(path)
+        for start, stop in spans:
+            check_span(path, start, stop, entry.size)
+        place = self.kept.find(self.sha, entry)
+        found = []
+        for start, stop in spans:
+            if place is not None:
+                content = b"".join(pieces_of(place, start, stop))
+            elif checked_later:  # what is read out of it is kept instead
+                content = self._fetched_range(path, start, stop, checked_later)
+            else:
+                piece = self.kept.piece(self.sha, path, start) or b""
+                content = piece[: stop - start]
+                if len(content) < stop - start:
+                    content = self._fetched_range(path, start, stop, checked_later)
+                    self.kept.keep_piece(self.sha, path, start, content)
+            found.append(content)
+        return found
+
+    def _fetched_range(self, path: str, start: int, stop: int, checked_later: bool) -> bytes:
+        try:
+            return super().ranges(path, [(start, stop)], checked_later=checked_later)[0]
+        except OfflineError as error:
+            raise self._told(error) from None
+
+    def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        entry = self.entry(path)
+        end = entry.size if stop is None else stop
+        if end is None:  # of a file that nobody knows the size of nothing can be kept
+            yield from super().stream(path, start, stop)
+            return
+        check_span(path, start, end, entry.size)
+        place = self.kept.find(self.sha, entry)
+        try:
+            if place is not None:
+                yield from pieces_of(place, start, end)
+            elif (start, end) == (0, entry.size):
+                yield from self._whole(entry)
+            else:
+                yield from self._part(path, start, end)
+        except OfflineError as error:
+            raise self._told(error) from None
+
+    def _whole(self, entry: FileEntry) -> Iterator[bytes]:
+        """The whole file, the first bytes of it from the disk if a stream ended there before."""
+        growth = self.kept.grow(self.sha, entry) if entry.size else None
+        if growth is None:
+            yield from super().stream(entry.path)
+            return
+        with growth:
+            check = ContentCheck(entry)
+            try:
+                for chunk in chain(growth.pieces(), self._rest(entry, growth)):
+                    check.update(chunk)
+                    if check.seen == entry.size:
+                        check.finish(f"{self.repo_id}: {entry.path}")
+                        growth.finish()
+                    yield chunk
+            except IntegrityError:
+                growth.discard()
+                raise
+
+    def _rest(self, entry: FileEntry, growth: Growth) -> Iterator[bytes]:
+        """What is not there yet, which is then."""
+        if growth.size == 0:
+            rest = super().stream(entry.path)  # as a whole, which is verified before its last bytes are given
+        elif growth.size < (entry.size or 0):
+            rest = super().stream(entry.path, growth.size, entry.size)
+        else:
+            return
+        for chunk in rest:
+            growth.write(chunk)
+            yield chunk
+
+    def _part(self, path: str, start: int, end: int) -> Iterator[bytes]:
+        """A part of the file, piece by piece, as far as it was read before; the rest is kept in pieces too."""
+        position = start
+        while position < end and (piece := self.kept.piece(self.sha, path, position)):
+            yield from pieces(piece[: end - position], first=position == start)
+            position += len(piece)
+        held = bytearray()
+        try:
+            for chunk in super().stream(path, position, end) if position < end else ():
+                held += chunk
+                if len(held) >= PIECE:
+                    self.kept.keep_piece(self.sha, path, position, held)
+                    position += len(held)
+                    held = bytearray()
+                yield chunk
+        finally:
+            if held:
+                self.kept.keep_piece(self.sha, path, position, held)
