@@ -99,7 +99,8 @@ def our_folders() -> dict[str, Path]:
 
 def entries(folder: Path) -> Iterator[Entry]:
     """What is kept in a folder. Removes what killed processes left behind."""
-    for parent, _, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [one for one in folders if not one.startswith(".")]  # locks
         for name in names:
             path = Path(parent, name)
             with contextlib.suppress(FileNotFoundError):

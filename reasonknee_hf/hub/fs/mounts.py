@@ -110,8 +110,11 @@ class MountedTree:
             return Found(path)
         if self.info(path) is not None:
             raise IsADirectoryError(f"{path!r} of {self.tree.name} is a folder")
-        inside = self.archives[split[0]].name if split else self.tree.name
-        raise FileMissingError(f"there is no {path!r} in {inside}")
+        if split is None:
+            self.tree.entry(path)  # says that it is missing, or why nobody can know that
+        raise FileMissingError(
+            f"there is no {path!r} in {self.archives[split[0]].name if split else self.tree.name}"
+        )
 
     def members(self, folder: str) -> list[str]:
         """Paths of all members below a mount, relative to it. For an unpacked folder, of its files."""
