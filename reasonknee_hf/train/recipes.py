@@ -187,8 +187,8 @@ def _middle(region: Sequence[int] | None) -> list[int]:
 
 
 def _whole_patches(low: int, high: int, count: int, multiple: int) -> tuple[int, int]:
-    """Grows a range to a multiple of `multiple`, evenly, inside an axis of `count`; as it is if that is"
-    " too short."""
+    """Grows a range to a multiple of `multiple`, evenly, inside an axis of `count`; as it is if that is
+    too short."""
     wanted = -(-(high - low + 1) // multiple) * multiple
     if wanted > count:
         return low, high

@@ -67,8 +67,8 @@ class TrainingStream(RowStream):
         return self._rows
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> TrainingStream:
-        """The part of the stream that rank `index` of `num_shards` reads: whole scans, in equal numbers"
-        " of rows."""
+        """The part of the stream that rank `index` of `num_shards` reads: whole scans, in equal numbers
+        of rows."""
         part = _as_stream(
             super().shard(num_shards, index, contiguous), self._rows // num_shards, self._position
         )

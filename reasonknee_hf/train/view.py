@@ -68,8 +68,8 @@ class View:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """How many frames there are (columns for slices in `planes`), and their width and height in"
-        " pixels."""
+        """How many frames there are (columns for slices in `planes`), and their width and height in
+        pixels."""
         frames = len(self.frames.slices) if isinstance(self.frames, FrameRun) else self.size[1]
         return frames, self.size[1], self.size[0]
 

@@ -19,7 +19,7 @@ from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.errors import OfflineError
 from reasonknee_hf.hub import disk
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.volumes.volume_cache import volume_cache
 
 REPO = "owner/release"
