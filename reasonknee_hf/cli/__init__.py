@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "reasonknee_hf.cli.bench_command",
         "ReasonKnee-Bench: score a run, write its items, look at one",
     ),
+    "cache": ("reasonknee_hf.cli.cache_command", "what is kept on this disk, and how it is made less"),
     "check-card": (
         "reasonknee_hf.cli.check_card_command",
         "what the Hub or its viewer would refuse about a folder",
@@ -31,6 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "which endpoints a run could use, and who would get a token",
     ),
     "env": ("reasonknee_hf.cli.env_command", "versions and settings, for reports of faults"),
+    "download": (
+        "reasonknee_hf.cli.download_command",
+        "fetch what a config needs, to be used without a network",
+    ),
     "masks": ("reasonknee_hf.cli.masks_command", "list, get or join the members of the cut mask archive"),
     "push": ("reasonknee_hf.cli.push_command", "write such a version and push it to a repository"),
     "rows": ("reasonknee_hf.cli.rows_command", "rows of one config as JSON lines"),

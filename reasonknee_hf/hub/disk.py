@@ -90,7 +90,6 @@ def our_folders() -> dict[str, Path]:
         "index": our_folder("rows", "index"),
         "faults": our_folder("rows", "faults"),
         "directories": our_folder("archives", "directories"),
-        "locks": our_folder("archives", "locks"),
         "listings": our_folder("hub", "listings"),
         "pieces": our_folder("hub", "pieces"),
         "sample": our_folder("sample"),

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from fsspec.implementations.local import LocalFileSystem
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError, OptionError
-from reasonknee_hf.hub.disk import alone, our_folders, write_file
+from reasonknee_hf.hub.disk import alone, our_folder, write_file
 from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.tree import FileEntry, Tree
 from reasonknee_hf.hub.zips.archive import CutArchive
@@ -69,7 +69,7 @@ def join(
     sizes = archive.part_sizes  # opening proves that the parts belong together, before anything is written
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
-    lock = our_folders()["locks"] / hashlib.sha256(os.fsencode(target)).hexdigest()
+    lock = our_folder("archives", "locks") / hashlib.sha256(os.fsencode(target)).hexdigest()
     try:
         with alone(lock, 0) as free:
             if not free:

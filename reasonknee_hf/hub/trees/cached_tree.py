@@ -121,6 +121,10 @@ class CachedTree(HubTree):
         refuse_pointer(path, content, self.name)
         return content
 
+    def is_kept(self, path: str) -> bool:
+        """Whether the whole file is here."""
+        return self.kept.find(self.sha, self.entry(path)) is not None
+
     def _local(self, entry: FileEntry) -> bytes | None:
         place = self.kept.find(self.sha, entry)
         return None if place is None else place.read_bytes()

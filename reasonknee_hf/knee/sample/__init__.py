@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from reasonknee_hf.hub.disk import alone, our_folders, write_file
+from reasonknee_hf.hub.disk import alone, our_folder, write_file
 from reasonknee_hf.knee.sample.write import write_sample
 from reasonknee_hf.version import __version__
 
@@ -27,10 +27,10 @@ def sample_folder(*, scans: int = 6, seed: int = 0) -> Path:
         A folder with the layout of the published release.
     """
     name = f"{__version__}-scans{scans}-seed{seed}"
-    cache = our_folders()["sample"] / name
+    cache = our_folder("sample") / name
     final = cache / "written"
     if not _is_complete(final):
-        with alone(our_folders()["locks"] / f"sample-{name}"):
+        with alone(our_folder("archives", "locks") / f"sample-{name}"):
             if not _is_complete(final):
                 _write_anew(cache, final, scans, seed)
     return final / "release"
