@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from reasonknee_hf.train.training_stream import TrainingStream
+from reasonknee_hf.train.trainer_stream import TrainingStream
 
 
 class ResumeCallback(TrainerCallback):

@@ -128,6 +128,19 @@ class View:
         size = f"there are {frames} frames of {width} x {height} pixels"
         return f"{VIDEO_ORDER}, counted from 0, ends included; {size}"
 
+    def describe_place(self) -> str | None:
+        """Which part of the volume the frames show, for prompts; `None` for all of it, and for `planes`."""
+        if self.kind == "planes":
+            return None
+        shown = [end for _, run in sorted(self._axes, key=lambda run: run[0]) for end in run.shown]
+        if shown == [end for length in self.shape for end in (0, length - 1)]:
+            return None
+        slices, x, y = self.shape
+        return (
+            f"You see the part {shown} of a volume of {slices} slices with {x} x {y} voxels, written as"
+            " [start_slice, end_slice, x_min, x_max, y_min, y_max], ends included."
+        )
+
     @property
     def _axes(self) -> tuple[tuple[int, Run | FrameRun], ...]:
         """In the order of a box in the view: the axis of the volume, and how it runs."""
