@@ -31,6 +31,15 @@ Entry = tuple[float, int, Path]
 """Time of last use, bytes, path."""
 
 
+_warned: set[str] = set()
+
+
+def warn_once(logger: logging.Logger, what: str, error: OSError) -> None:
+    """Warns of a disk that cannot be used, which would be told for each of thousands of files."""
+    logger.log(logging.DEBUG if what in _warned else logging.WARNING, "%s: %s", what, error)
+    _warned.add(what)
+
+
 def write_file(path: Path, *contents: bytes | bytearray, mode: int = 0o777) -> Path:
     """Writes a file that appears complete or not at all. Returns its path."""
     path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -168,7 +177,7 @@ class DiskCache:
         except ValueError:  # nothing to map
             stored = memoryview(b"")
         except OSError as error:
-            logger.warning("cannot read the cache in %s: %s", self.folder, error)
+            warn_once(logger, f"cannot read the cache in {self.folder}", error)
             return None
         if hashlib.sha256(stored[_DIGEST:]).digest() == stored[:_DIGEST]:
             return stored[_DIGEST:]
@@ -189,7 +198,7 @@ class DiskCache:
                 self._make_room(needed)
                 write_file(place, hashlib.sha256(data).digest(), data, mode=0o700)
         except OSError as error:  # includes a full disk
-            logger.warning("cannot write to the cache in %s: %s", self.folder, error)
+            warn_once(logger, f"cannot write to the cache in {self.folder}", error)
             return False
         return True
 

@@ -86,6 +86,14 @@ def test_what_is_not_there_afterwards_is_told(run, tmp_path) -> None:
     assert (code, err.count("not in the release")) == (1, 1)  # the sample leaves one out
 
 
+def test_every_command_takes_a_folder(run, origin, sha, tmp_path, monkeypatch) -> None:
+    assert run("rows", "--limit", "3", "--cache", str(tmp_path / "mine"))[1].count("\n") == 3
+    assert not (tmp_path / "hub").exists()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert run("rows", "--limit", "3", "--cache", str(tmp_path / "mine"))[1].count("\n") == 3
+    assert run("rows", "--limit", "3", "--cache", "0")[0] == 1
+
+
 def test_a_folder_needs_no_download(sample_dir, capsys, monkeypatch) -> None:
     monkeypatch.setenv("REASONKNEE_CACHE", "0")
     assert main(["download", "--source", str(sample_dir)]) == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import chain
+from typing import Any
 
 from reasonknee_hf.errors import (
     EndpointError,
@@ -18,7 +20,6 @@ from reasonknee_hf.hub.tree import FileEntry, check_span, pieces, refuse_pointer
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.trees.kept_files import PIECE, Growth, KeptFiles, pieces_of
 from reasonknee_hf.hub.wire.checks import ContentCheck
-from reasonknee_hf.hub.wire.endpoints import EndpointLike
 
 logger = logging.getLogger(__name__)
 
@@ -41,18 +42,15 @@ class CachedTree(HubTree):
         OfflineError: In offline mode, for what is not here; names the commits that are.
     """
 
-    def __init__(
-        self,
-        repo_id: str,
-        revision: str | None = None,
-        endpoint: EndpointLike | Sequence[EndpointLike] | None = None,
-        token: str | bool | None = None,
-        *,
-        cache: Cache,
-    ) -> None:
-        self.kept = KeptFiles(cache, repo_id)
+    def __init__(self, *source: Any, cache: Cache, **options: Any) -> None:
+        self._cache = cache
         self._partial = False  # whether the listing is only what has been fetched
-        super().__init__(repo_id, revision, endpoint, token)
+        super().__init__(*source, **options)
+
+    @cached_property
+    def kept(self) -> KeptFiles:
+        """What is here of the repository."""
+        return KeptFiles(self._cache, self.repo_id)
 
     # --- revision and listing ---------------------------------------------------------------------
 
@@ -90,8 +88,10 @@ class CachedTree(HubTree):
         return found
 
     def _fill(self, path: str) -> None:
+        before = self._entries
         super()._fill(path)
-        self.kept.keep_listing(self.sha, self._entries or {})
+        if self._entries is not None and self._entries is not before:
+            self.kept.keep_listing(self.sha, self._entries)
 
     def entry_as_listed(self, path: str) -> FileEntry:
         if self._partial and path not in self.entries():
@@ -140,22 +140,19 @@ class CachedTree(HubTree):
         for start, stop in spans:
             if place is not None:
                 content = b"".join(pieces_of(place, start, stop))
-            elif checked_later:  # what is read out of it is kept instead
-                content = self._fetched_range(path, start, stop, checked_later)
-            else:
-                piece = self.kept.piece(self.sha, path, start) or b""
-                content = piece[: stop - start]
+            else:  # of what is checked later, what is made of it is kept instead
+                content = (
+                    b"" if checked_later else (self.kept.piece(self.sha, path, start) or b"")[: stop - start]
+                )
                 if len(content) < stop - start:
-                    content = self._fetched_range(path, start, stop, checked_later)
-                    self.kept.keep_piece(self.sha, path, start, content)
+                    try:
+                        content = super().ranges(path, [(start, stop)], checked_later=checked_later)[0]
+                    except OfflineError as error:
+                        raise self._told(error) from None
+                    if not checked_later:
+                        self.kept.keep_piece(self.sha, path, start, content)
             found.append(content)
         return found
-
-    def _fetched_range(self, path: str, start: int, stop: int, checked_later: bool) -> bytes:
-        try:
-            return super().ranges(path, [(start, stop)], checked_later=checked_later)[0]
-        except OfflineError as error:
-            raise self._told(error) from None
 
     def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         entry = self.entry(path)
@@ -182,7 +179,8 @@ class CachedTree(HubTree):
             yield from super().stream(entry.path)
             return
         with growth:
-            check = ContentCheck(entry)
+            # A stream from the first byte on is checked where it comes from.
+            check = ContentCheck(entry if growth.size else FileEntry(entry.path, entry.size))
             try:
                 for chunk in chain(growth.pieces(), self._rest(entry, growth)):
                     check.update(chunk)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from reasonknee_hf.hub.disk import Cache, alone
+from reasonknee_hf.hub.disk import Cache, alone, warn_once
 from reasonknee_hf.hub.tree import FileEntry, chunk_sizes
 from reasonknee_hf.hub.wire import listing
 from reasonknee_hf.hub.wire.checks import ContentCheck, ContentError
@@ -44,6 +44,7 @@ class KeptFiles:
         self.cache = cache
         self.repo_id = repo_id
         self._root = cache.hub / f"datasets--{repo_id.replace('/', '--')}"
+        self._locks = cache.hub / ".locks" / self._root.name
 
     # --- commits and listings --------------------------------------------------------------------------
 
@@ -124,16 +125,15 @@ class KeptFiles:
         if name is None or pointer is None or entry.size is None or not self._has_room(entry.size, name):
             return None
         stack = contextlib.ExitStack()
-        lock = self.cache.hub / ".locks" / self._root.name / f"{name}.lock"
         try:
-            if stack.enter_context(alone(lock, 0)):
+            if stack.enter_context(alone(self._locks / f"{name}.lock", 0)):
                 unfinished = self._root / "blobs" / f"{name}.incomplete"
                 pointer.parent.mkdir(parents=True, exist_ok=True)
                 unfinished.parent.mkdir(exist_ok=True)
                 unfinished.touch()
                 return Growth(self, unfinished, entry, pointer, stack)
         except OSError as error:
-            logger.warning("%s is not kept: %s", entry.path, error)
+            warn_once(logger, f"files are not kept in {self.cache.hub}", error)
         stack.close()
         return None
 
@@ -152,7 +152,7 @@ class KeptFiles:
     def settle(self, unfinished: Path, pointer: Path, size: int) -> None:
         """Gives a complete file its final name and its place in the commit, if there is room for it still."""
         blob = unfinished.with_suffix("")
-        with alone(self.cache.hub / ".locks" / self._root.name / "room.lock"):
+        with alone(self._locks / "room.lock", 60):
             if not self._has_room(size, blob.name):  # another process was faster
                 unfinished.unlink()
                 return
@@ -222,7 +222,7 @@ class Growth:
             if self._file.write(chunk) != len(chunk):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            logger.warning("%s is not kept: %s", self._pointer, error)
+            warn_once(logger, f"files are not kept in {self._kept.cache.hub}", error)
             self.discard()
         self.size += len(chunk)
 
@@ -236,7 +236,7 @@ class Growth:
             self._file.close()
             self._kept.settle(self._unfinished, self._pointer, self._whole)
         except OSError as error:
-            logger.warning("%s is not kept: %s", self._pointer, error)
+            warn_once(logger, f"files are not kept in {self._kept.cache.hub}", error)
 
     def discard(self) -> None:
         """What is there is wrong, or the disk is full."""

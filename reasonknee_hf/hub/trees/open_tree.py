@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 from urllib.parse import unquote
 
@@ -44,13 +45,15 @@ def open_tree(
         OptionError: `source` is none of these, or a folder was given a revision.
         EndpointError: A Hub did not resolve the revision.
     """
+    chosen = chosen_cache() if cache is None else cache
+    kind = partial(CachedTree, cache=chosen) if chosen else HubTree
     text = os.fspath(source).strip()
     hub = _HF_URL.fullmatch(text)
     if hub is not None:
         named = None if hub[2] is None else unquote(hub[2])
         if revision is not None and named is not None and revision != named:
             raise OptionError(f"{text!r} names a revision, but revision={revision!r} was given too")
-        return _hub_tree(hub[1], revision or named, endpoint, token, cache)
+        return kind(hub[1], revision or named, endpoint, token)
     if text.startswith("hf://") and (endpoint or token):
         raise OptionError(
             f"{text!r} is not the root of a dataset, so that endpoint= and token= cannot be used for it. Give "
@@ -64,21 +67,8 @@ def open_tree(
             )
         return FsspecTree(os.path.expanduser(text) if "://" not in text else text)
     if is_repo_id(text):
-        return _hub_tree(text, revision, endpoint, token, cache)
+        return kind(text, revision, endpoint, token)
     raise OptionError(
         f"{text!r} is neither an existing folder, nor a URL like s3://bucket/release, nor a dataset id like "
         f"'owner/name'"
     )
-
-
-def _hub_tree(
-    repo_id: str,
-    revision: str | None,
-    endpoint: EndpointLike | Sequence[EndpointLike] | None,
-    token: str | bool | None,
-    cache: Cache | Literal[False] | None,
-) -> HubTree:
-    chosen = chosen_cache() if cache is None else cache
-    if not chosen:
-        return HubTree(repo_id, revision, endpoint, token)
-    return CachedTree(repo_id, revision, endpoint, token, cache=chosen)
