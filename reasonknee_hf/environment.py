@@ -40,6 +40,25 @@ def timeout() -> float:
     return 10.0
 
 
+def retry_time() -> float:
+    """Seconds for which a call that cannot reach a Hub goes on trying: `REASONKNEE_RETRY_TIME`, else 120.
+
+    That is for endpoints that have answered before. One that never did is given up after a single [`timeout`].
+    """
+    value = _text("REASONKNEE_RETRY_TIME")
+    return 120.0 if value is None else _seconds("REASONKNEE_RETRY_TIME", value)
+
+
+def handed_down(name: str) -> str | None:
+    """What [`hand_down`] left for this process."""
+    return os.environ.get(f"_REASONKNEE_OPENED_{name}")
+
+
+def hand_down(name: str, sealed: str) -> None:
+    """Leaves something for the processes that this one will spawn. Other programs can see it: seal it before."""
+    os.environ[f"_REASONKNEE_OPENED_{name}"] = sealed
+
+
 def _seconds(name: str, value: str) -> float:
     try:
         seconds = float(value)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reasonknee_hf.dataset.joining import BROKEN
+from reasonknee_hf.dataset.joining import BROKEN, insist_on_broken
 from reasonknee_hf.errors import ExtraMissingError, RecordError
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.volume_files import accept_broken
@@ -149,6 +149,7 @@ class _Volumes:
                 volume.load()
                 self._volume = volume
             except BROKEN as error:
+                insist_on_broken(error, self._job.opened())
                 accept_broken(self._job, f"the volume of {row['id']}", error)
         return self._volume
 

@@ -22,7 +22,7 @@ from reasonknee_hf.errors import ArchiveError, EndpointError, IntegrityError, Op
 from reasonknee_hf.hub.fs.join import join
 from reasonknee_hf.hub.tree import FileEntry
 from reasonknee_hf.hub.trees.hub_tree import HubTree
-from reasonknee_hf.hub.wire import mirrors
+from reasonknee_hf.hub.wire import mirrors, retries
 from reasonknee_hf.hub.zips.parts import PartSet
 
 MEMBERS = {f"masks/knee_{i:03d}.nii.gz": random.Random(i).randbytes(30_000) for i in range(100)}
@@ -36,7 +36,7 @@ REPO = "owner/knees"
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setenv("REASONKNEE_TIMEOUT", "2")
-    monkeypatch.setattr(mirrors, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(mirrors, "_health", {})
 
 

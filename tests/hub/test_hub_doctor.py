@@ -117,7 +117,14 @@ def test_command(origin, second_origin, capsys, monkeypatch, form):
         assert [(row["sha"], row["usable"]) for row in told["endpoints"]] == [(None, False), (sha, True)]
         assert told["usable"] is True
     else:
-        for word in (origin.url, second_origin.url, sha[:12], "500,000 bytes", "there is none", "404"):
+        for word in (
+            origin.url,
+            second_origin.url,
+            sha[:12],
+            "500,000 bytes",
+            "token=True sends it here",
+            "404",
+        ):
             assert word in out
     monkeypatch.setenv("HF_ENDPOINT", second_origin.url)
     assert main(["doctor", "--source", REPO, *flags]) == 1

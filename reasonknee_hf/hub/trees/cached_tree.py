@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -19,9 +19,12 @@ from reasonknee_hf.hub.disk import Cache
 from reasonknee_hf.hub.tree import FileEntry, check_span, pieces, refuse_pointer
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.trees.kept_files import PIECE, Growth, KeptFiles, pieces_of
-from reasonknee_hf.hub.wire.checks import ContentCheck
+from reasonknee_hf.hub.wire.checks import ContentCheck, NoRangesError
 
 logger = logging.getLogger(__name__)
+
+# Bytes of one file from a start to a stop, which is `None` for the end.
+Fetch = Callable[..., Iterator[bytes]]
 
 # What an endpoint says of the repository, where nothing else says that it was not there.
 _DEFINITE = (RemoteMissingError, ForbiddenError, IntegrityError)
@@ -154,35 +157,36 @@ class CachedTree(HubTree):
             found.append(content)
         return found
 
-    def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    def _stream(self, path: str, start: int, stop: int | None, *, rescued: bool = True) -> Iterator[bytes]:
         entry = self.entry(path)
         end = entry.size if stop is None else stop
         if end is None:  # of a file that nobody knows the size of nothing can be kept
-            yield from super().stream(path, start, stop)
+            yield from super()._stream(path, start, stop, rescued=rescued)
             return
         check_span(path, start, end, entry.size)
         place = self.kept.find(self.sha, entry)
+        fetch = partial(super()._stream, path)
         try:
             if place is not None:
                 yield from pieces_of(place, start, end)
             elif (start, end) == (0, entry.size):
-                yield from self._whole(entry)
+                yield from self._whole(entry, fetch, rescued)
             else:
-                yield from self._part(path, start, end)
+                yield from self._part(path, start, end, partial(fetch, rescued=rescued))
         except OfflineError as error:
             raise self._told(error) from None
 
-    def _whole(self, entry: FileEntry) -> Iterator[bytes]:
+    def _whole(self, entry: FileEntry, fetch: Fetch, rescued: bool) -> Iterator[bytes]:
         """The whole file, the first bytes of it from the disk if a stream ended there before."""
         growth = self.kept.grow(self.sha, entry) if entry.size else None
         if growth is None:
-            yield from super().stream(entry.path)
+            yield from fetch(0, None, rescued=rescued)
             return
         with growth:
             # A stream from the first byte on is checked where it comes from.
             check = ContentCheck(entry if growth.size else FileEntry(entry.path, entry.size))
             try:
-                for chunk in chain(growth.pieces(), self._rest(entry, growth)):
+                for chunk in chain(growth.pieces(), _rest(growth, fetch, rescued)):
                     check.update(chunk)
                     if check.seen == entry.size:
                         check.finish(f"{self.repo_id}: {entry.path}")
@@ -192,19 +196,7 @@ class CachedTree(HubTree):
                 growth.discard()
                 raise
 
-    def _rest(self, entry: FileEntry, growth: Growth) -> Iterator[bytes]:
-        """What is not there yet, which is then."""
-        if growth.size == 0:
-            rest = super().stream(entry.path)  # as a whole, which is verified before its last bytes are given
-        elif growth.size < (entry.size or 0):
-            rest = super().stream(entry.path, growth.size, entry.size)
-        else:
-            return
-        for chunk in rest:
-            growth.write(chunk)
-            yield chunk
-
-    def _part(self, path: str, start: int, end: int) -> Iterator[bytes]:
+    def _part(self, path: str, start: int, end: int, fetch: Fetch) -> Iterator[bytes]:
         """A part of the file, piece by piece, as far as it was read before; the rest is kept in pieces too."""
         position = start
         while position < end and (piece := self.kept.piece(self.sha, path, position)):
@@ -212,7 +204,7 @@ class CachedTree(HubTree):
             position += len(piece)
         held = bytearray()
         try:
-            for chunk in super().stream(path, position, end) if position < end else ():
+            for chunk in fetch(position, end) if position < end else ():
                 held += chunk
                 if len(held) >= PIECE:
                     self.kept.keep_piece(self.sha, path, position, held)
@@ -222,3 +214,21 @@ class CachedTree(HubTree):
         finally:
             if held:
                 self.kept.keep_piece(self.sha, path, position, held)
+
+
+def _rest(growth: Growth, fetch: Fetch, rescued: bool) -> Iterator[bytes]:
+    """What is not there yet, which is then."""
+    if growth.size == growth.whole:
+        return
+    try:
+        bounds = (growth.size, growth.whole) if growth.size else (0, None)
+        for chunk in fetch(*bounds, rescued=False):
+            growth.write(chunk)
+            yield chunk
+    except NoRangesError:  # then what is there comes once more
+        skipped = growth.size
+        for chunk in fetch(0, None, rescued=rescued):
+            if new := chunk[skipped:]:
+                growth.write(new)
+                yield new
+            skipped = max(0, skipped - len(chunk))

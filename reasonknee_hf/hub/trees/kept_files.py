@@ -190,6 +190,7 @@ class Growth:
 
     Attributes:
         size: Bytes that are there.
+        whole: Bytes of the whole file.
     """
 
     def __init__(
@@ -197,9 +198,9 @@ class Growth:
     ) -> None:
         self._kept, self._unfinished, self._pointer, self._stack = kept, unfinished, pointer, stack
         self._file: BinaryIO | None = stack.enter_context(unfinished.open("r+b", buffering=0))
-        self._whole = entry.size or 0
+        self.whole = entry.size or 0
         self.size = unfinished.stat().st_size
-        if self.size > self._whole:
+        if self.size > self.whole:
             self._file.truncate(0)
             self.size = 0
 
@@ -231,10 +232,10 @@ class Growth:
         if self._file is None:
             return
         try:
-            if self._whole > _HASHED:  # nothing will look at its content again
+            if self.whole > _HASHED:  # nothing will look at its content again
                 os.fsync(self._file.fileno())
             self._file.close()
-            self._kept.settle(self._unfinished, self._pointer, self._whole)
+            self._kept.settle(self._unfinished, self._pointer, self.whole)
         except OSError as error:
             warn_once(logger, f"files are not kept in {self._kept.cache.hub}", error)
 

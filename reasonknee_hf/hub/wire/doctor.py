@@ -72,7 +72,7 @@ def doctor(
         OptionError: `repo_id` or an endpoint is not one.
     """
     check_repo_id(repo_id)
-    endpoints = resolve_endpoints(endpoint)
+    endpoints = resolve_endpoints(endpoint, repo_id)
     repository = Repository(repo_id, Credentials(endpoints, token))
     findings: list[Finding] = []
     for one in endpoints:
