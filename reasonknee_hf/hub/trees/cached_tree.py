@@ -70,7 +70,13 @@ class CachedTree(HubTree):
                 logger.warning("%s; going on with commit %s, which it was before", error, known)
             return known
         self.kept.remember(revision, sha)
-        self.kept.keep_listing(sha, self._entries or {})
+        kept = self.kept.listing(
+            sha
+        )  # a commit does not change, and this may know sizes that a mirror leaves out
+        if kept is None:
+            self.kept.keep_listing(sha, self._entries or {})
+        else:
+            self._entries = kept
         return sha
 
     def _list(self) -> dict[str, FileEntry]:

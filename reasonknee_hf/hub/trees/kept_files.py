@@ -78,8 +78,8 @@ class KeptFiles:
         found = {}
         for file in sorted(root.rglob("*")):
             if file.is_file():
-                name = file.resolve().name
-                told = {40: {"blob_id": name}, 64: {"sha256": name}} if file.is_symlink() else {}
+                name = os.path.basename(os.readlink(file)) if file.is_symlink() else ""
+                told = {40: {"blob_id": name}, 64: {"sha256": name}}
                 path = file.relative_to(root).as_posix()
                 found[path] = FileEntry(path, file.stat().st_size, **told.get(len(name), {}))
         return found or None
