@@ -120,16 +120,21 @@ def as_bytes(name: str, value: int | str) -> int:
 
 
 def volume_cache_bytes() -> int | None:
-    """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes in bytes."""
+    """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes, in bytes or as `384MB`, `1GiB`."""
     value = _text("REASONKNEE_VOLUME_CACHE")
     if value is None:
         return None
+    from datasets.utils.py_utils import convert_file_size_to_int
+
     try:
-        size = int(value)
+        size = int(value) if value.lstrip("-").isdigit() else convert_file_size_to_int(value)
     except ValueError:
         size = -1
     if size < 0:
-        raise OptionError(f"REASONKNEE_VOLUME_CACHE must be a number of bytes, 0 or more, not {value!r}")
+        raise OptionError(
+            f"REASONKNEE_VOLUME_CACHE must be a number of bytes, 0 or more, such as 402653184, 384MB or 1GiB, not"
+            f" {value!r}"
+        )
     return size
 
 

@@ -19,7 +19,9 @@ def add_source_options(parser: argparse.ArgumentParser, *, images: bool = True) 
         "--endpoint", action="append", help="Hub or mirror URL; may be given several times, best first"
     )
     if images:
-        parser.add_argument("--images", help="another root for the volumes")
+        parser.add_argument(
+            "--images", help="another root for the volumes: folder, URL, download of DICOM, or CSV of paths"
+        )
     add_cache_options(parser)
 
 
@@ -36,7 +38,7 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
     """The given source options as keywords of `load_dataset` and `open_release`."""
     names = ("source", "revision", "endpoint", "images")
-    return {name: value for name in names if (value := getattr(args, name, None)) is not None}
+    return {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
 
 
 def check_target(path: str | Path) -> None:

@@ -120,6 +120,7 @@ class Config:
         splits: The only splits that it may have; `None` for all.
         hidden: Columns that its rows do not have, since they give the answer away.
         chosen: Gives the ids of the only scans whose rows it has; `None` for all.
+        mask_columns: Gives the columns that its rows have besides, where rows have masks.
     """
 
     text: str
@@ -127,6 +128,7 @@ class Config:
     splits: tuple[str, ...] | None = None
     hidden: tuple[str, ...] = ()
     chosen: Callable[[Any], Collection[str]] | None = None
+    mask_columns: Callable[[Any, Any], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

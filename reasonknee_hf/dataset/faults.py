@@ -13,9 +13,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from reasonknee_hf.hub.disk import entries, our_folders, prune
+from reasonknee_hf.hub.wire.mirrors import endpoint_counts
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,11 @@ class Report:
         """How many rows were skipped, and how many kept with a null column."""
         rows = {(fault.action, fault.row) for fault in self.faults}
         return dict(Counter(action for action, _ in rows))
+
+    @property
+    def endpoints(self) -> list[dict[str, Any]]:
+        """What this process has asked of each Hub and mirror; see [`endpoint_counts`]."""
+        return endpoint_counts()
 
     def __bool__(self) -> bool:
         return bool(self.faults)

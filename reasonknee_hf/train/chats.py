@@ -161,6 +161,7 @@ def messages(
         clip=style.clip,
         placed=style.recipe.needs_region,
     )
+    text = "\n".join(filter(None, (view.sides, text)))
     chat = [{"role": "user", "content": [*pictures, {"type": "text", "text": text}]}]
     if style.system is not None:
         chat.insert(0, {"role": "system", "content": [{"type": "text", "text": style.system}]})
@@ -180,8 +181,13 @@ def answer_text(row: Mapping[str, Any], style: Style, view: View) -> str | None:
 
 
 def row_view(row: Mapping[str, Any], style: Style) -> View:
-    """The layout of what a model sees of a row. Reads the header of its volume."""
+    """The layout of what a model sees of a row. Reads the headers of its volume and its mask.
+
+    Raises:
+        GridMismatchError: The row's box, and every box that a model answers, lives on another grid than the volume.
+    """
     volume = row_volume(row)
+    volume.check_box_grid()
     return plan_view(
         style.recipe,
         volume.shape,
@@ -217,7 +223,7 @@ def row_volume(row: Mapping[str, Any]) -> KneeVolume:
         raise OptionError(
             f"{name_of(row)}: its image is a {type(volume).__name__}, not a KneeVolume. Pass rows as"
             " load_dataset gives them, without a torch or numpy format; for a dataset that was read back from"
-            " disk, call cast_column('image', reasonknee_hf.VolumeFeature()) first"
+            " disk, call cast_column('image', reasonknee_hf.VolumeFeature(axes='PIR')) first"
         )
     return volume
 

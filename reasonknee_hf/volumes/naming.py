@@ -16,6 +16,7 @@ from reasonknee_hf.errors import (
     VolumeFormatError,
     VolumeMissingError,
 )
+from reasonknee_hf.hub.tree import could_not_connect
 from reasonknee_hf.volumes.volume_bytes import is_local
 
 _NAMED = (
@@ -64,12 +65,11 @@ class NamedErrors:
             local = self._path is not None and is_local(self._path)  # elsewhere it may be the connection
             if local and isinstance(error, OSError) and not isinstance(error, ReasonKneeError):
                 raise VolumeDataError(
-                    f"{self._name()}: the file cannot be read ({error.strerror or error});"
-                    " check its permissions and the disk"
+                    f"{self._name()}: the file cannot be read ({error.strerror or error}); {_next_step(error)}"
                 ) from error
             return
         name = self._name()
-        if _is_outage(error):
+        if could_not_connect(error):
             reason = f"{type(error.__cause__).__name__}: {error.__cause__}"
             raise UnreachableError(f"{name}: it cannot be asked for ({reason})") from error
         if not isinstance(error, _NAMED):
@@ -78,11 +78,13 @@ class NamedErrors:
             raise type(error)(f"{name}: {error}") from error
 
 
-def _is_outage(error: BaseException) -> bool:
-    """Whether fsspec says "not found" because it could not connect."""
-    cause = error.__cause__
-    gone = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410)
-    return cause is not None and not gone and not isinstance(error, ReasonKneeError)
+def _next_step(error: OSError) -> str:
+    if isinstance(error, IsADirectoryError):
+        return (
+            "a folder is no NIfTI file: the files of a DICOM series are converted together, as with dcm2niix, and a"
+            " folder of volumes is given as images="
+        )
+    return "check its permissions and the disk"
 
 
 def _advice(error: FileNotFoundError, mask: bool) -> str:
@@ -92,5 +94,5 @@ def _advice(error: FileNotFoundError, mask: bool) -> str:
     return (
         f"the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative"
         " under its own data-use agreement (https://nda.nih.gov/oai) and may not be part of this release: get"
-        " them there, keep the relative paths, and give their folder or URL as images="
+        " them there, keep the relative paths, and give as images= the folder or URL that holds them"
     )

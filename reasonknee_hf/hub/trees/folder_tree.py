@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 
 from reasonknee_hf.errors import (
     EndpointError,
     ExtraMissingError,
+    FileMissingError,
     IntegrityError,
     OptionError,
     ReasonKneeError,
@@ -25,12 +27,16 @@ from reasonknee_hf.hub.tree import (
     FileEntry,
     check_span,
     chunk_sizes,
+    could_not_connect,
     find_entry,
     refuse_pointer,
 )
 
+T = TypeVar("T")
+
 # Version control keeps thousands of objects here; none of them belongs to the release.
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
+_NOTHING = re.compile(r"(?!)")
 
 
 class FsspecTree:
@@ -38,6 +44,7 @@ class FsspecTree:
 
     Args:
         root: Local folder, or a URL such as `memory://release` or `s3://bucket/release`.
+        closed: Folders whose path it finds are listed as one entry, without size, and not looked into.
 
     Raises:
         OptionError: `root` is a URL of a kind that no filesystem knows.
@@ -47,7 +54,8 @@ class FsspecTree:
 
     sha: str | None = None
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], closed: re.Pattern[str] = _NOTHING) -> None:
+        self._closed = closed
         filesystem, self._root = _opened(os.fspath(root))
         self._base = ForkSafeFilesystem(filesystem)
         self._root = self._root.rstrip("/")
@@ -73,7 +81,7 @@ class FsspecTree:
 
     def _list(self) -> dict[str, FileEntry]:
         try:
-            files = _files_below(self._root) if self._local else self._remote_files()
+            files = _files_below(self._root, self._closed) if self._local else self._remote_files()
             return {path: FileEntry(path, size) for path, size in sorted(files)}
         except Exception as error:  # clients of storage services have error types of their own
             raise ReleaseError(
@@ -82,12 +90,19 @@ class FsspecTree:
             ) from error
 
     def _remote_files(self) -> Iterator[tuple[str, int | None]]:
+        # Not by `walk` of fsspec, to which a folder that cannot be listed is an empty one.
         prefix = len(self._root) + 1 if self._root else 0
-        for folder, folders, files in self._fs.walk(self._root, detail=True, on_error="raise"):
-            for skipped in _SKIPPED_FOLDERS & folders.keys():
-                del folders[skipped]
-            for base, info in files.items():
-                yield posixpath.join(folder, base)[prefix:], info.get("size")
+        folders = [self._root]
+        while folders:
+            folder = folders.pop()
+            for info in self._fs.ls(folder, detail=True):
+                path = info["name"].rstrip("/")
+                if info["type"] != "directory":
+                    yield path[prefix:], info.get("size")
+                elif self._closed.search(path[prefix:]):
+                    yield path[prefix:], None
+                elif path != folder and posixpath.basename(path) not in _SKIPPED_FOLDERS:
+                    folders.append(path)
 
     def entry(self, path: str) -> FileEntry:
         """One file. Raises [`FileMissingError`] if it is not listed."""
@@ -118,6 +133,10 @@ class FsspecTree:
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
         return [self._range(path, start, stop) for start, stop in spans]
+
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `spans`. There is nobody else to ask."""
+        return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
 
     def _range(self, path: str, start: int, stop: int) -> bytes:
         if self._local:
@@ -175,8 +194,8 @@ class FsspecTree:
         except ReasonKneeError:
             raise
         except Exception as error:
-            if isinstance(error, FileNotFoundError) and error.__cause__ is None:
-                raise  # with a cause it is what fsspec says where it could not connect
+            if isinstance(error, FileNotFoundError) and not could_not_connect(error):
+                raise
             if isinstance(error, OSError) and self._local:
                 raise IntegrityError(
                     f"{path!r} of {self.name} cannot be read ({error.strerror or error}). "
@@ -214,12 +233,37 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _files_below(
-    folder: str, prefix: str = "", above: frozenset[tuple[int, int]] = frozenset()
-) -> Iterator[tuple[str, int]]:
-    """Path and size of every file below a local folder; links are followed, unless back to a folder above.
+class FsspecFiles(FsspecTree):
+    """Some files of an fsspec filesystem by their paths there; nothing is listed to find them.
 
-    Volumes often lie on another disk, with a link in their place.
+    Args:
+        filesystem: Where they lie.
+        paths: The files.
+    """
+
+    def __init__(self, filesystem: Any, paths: Sequence[str]) -> None:
+        self._base, self._root, self._paths = ForkSafeFilesystem(filesystem), "", tuple(paths)
+        self._local = "file" in _protocols(filesystem)
+        self.identity = str(filesystem.unstrip_protocol(paths[0])) if paths else ""
+        self.name = type(filesystem).__name__
+        self._entries = None
+
+    def _list(self) -> dict[str, FileEntry]:
+        try:
+            return {path: FileEntry(path, self._fs.info(path).get("size")) for path in self._paths}
+        except FileNotFoundError as error:
+            raise FileMissingError(f"a file of {self.name} is not there: {error}") from error
+
+
+def _files_below(
+    folder: str,
+    closed: re.Pattern[str],
+    prefix: str = "",
+    above: frozenset[tuple[int, int]] = frozenset(),
+) -> Iterator[tuple[str, int | None]]:
+    """Path and size of every file below a local folder, and path of each closed folder.
+
+    Links are followed, unless back to a folder above: volumes often lie on another disk, with a link in their place.
     """
     own = os.stat(folder)
     here = (own.st_dev, own.st_ino)
@@ -235,8 +279,10 @@ def _files_below(
                 continue  # a link to nothing, to itself, or to where we may not go
             if stat.S_ISREG(state.st_mode):
                 yield prefix + entry.name, state.st_size
+            elif stat.S_ISDIR(state.st_mode) and closed.search(prefix + entry.name):
+                yield prefix + entry.name, None
             elif stat.S_ISDIR(state.st_mode) and entry.name not in _SKIPPED_FOLDERS:
-                yield from _files_below(entry.path, f"{prefix}{entry.name}/", above | {here})
+                yield from _files_below(entry.path, closed, f"{prefix}{entry.name}/", above | {here})
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:

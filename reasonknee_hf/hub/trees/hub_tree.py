@@ -7,14 +7,15 @@ import logging
 import mmap
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any, TypeVar
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import (
     AnswerError,
     EndpointError,
     IntegrityError,
+    OfflineError,
     RemoteMissingError,
     UnreachableError,
 )
@@ -36,6 +37,8 @@ from reasonknee_hf.hub.wire.repository import Repository, check_repo_id, kind_of
 from reasonknee_hf.hub.wire.tokens import Credentials
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PATHS_AT_ONCE = 500
 # A stream may be resumed this often, and once more for every so many bytes that came.
@@ -227,11 +230,52 @@ class HubTree:
         if environment.offline() or (entry.size is not None and entry.size <= POINTER_LIMIT):
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
+        content = self._wholes.get(path)
+        if content is None:
+            try:
+                return [
+                    self._range(entry, span, checked_later) if span[0] < span[1] else b"" for span in spans
+                ]
+            except checks.NoRangesError as error:
+                content = self._without_ranges(entry, error)
+        return [content[start:stop] for start, stop in spans]
+
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `spans`; an endpoint whose bytes it refuses is demoted.
+
+        Raises:
+            IntegrityError: As `check` raised it, where it refuses what every endpoint gives: then it is the release
+                that is damaged.
+        """
+        entries = {path: self.entry(path) for path, _, _ in spans}
+        refused: dict[Endpoint, IntegrityError] = {}
+
+        def attempt(endpoint: Endpoint) -> T:
+            found = [
+                self._repository.range(endpoint, self.sha, entries[path], (start, stop))
+                for path, start, stop in spans
+            ]
+            try:
+                return check(found)
+            except AnswerError:
+                raise
+            except IntegrityError as error:
+                for entry in entries.values():  # or it is the endpoint that lies
+                    self._prove(entry, False, endpoint)
+                refused[endpoint] = error
+                raise AnswerError(f"{endpoint.url}: {error}") from error
+
+        what = ", ".join(self._repository.what(self.sha, path) for path in entries)
         try:
-            return [self._range(entry, span, checked_later) if span[0] < span[1] else b"" for span in spans]
+            return self.mirrors.ask(attempt, what, ranged=True)
+        except OfflineError:
+            return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
         except checks.NoRangesError as error:
-            content = self._without_ranges(entry, error)
-            return [content[start:stop] for start, stop in spans]
+            return check([self._without_ranges(entries[path], error)[a:b] for path, a, b in spans])
+        except EndpointError:
+            if len(refused) < len(self.mirrors.endpoints):
+                raise
+            raise refused[self.mirrors.endpoints[0]] from None
 
     def _range(self, entry: FileEntry, span: tuple[int, int], checked_later: bool) -> bytes:
         def attempt(endpoint: Endpoint) -> bytes:

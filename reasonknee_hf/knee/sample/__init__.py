@@ -11,6 +11,8 @@ from reasonknee_hf.hub.disk import alone, our_folder, write_file
 from reasonknee_hf.knee.sample.write import write_sample
 from reasonknee_hf.version import __version__
 
+LAYOUT = 2  # of its files; raised when the same options come to write others
+
 __all__ = ["sample_folder", "write_sample"]
 
 
@@ -26,7 +28,7 @@ def sample_folder(*, scans: int = 6, seed: int = 0) -> Path:
     Returns:
         A folder with the layout of the published release.
     """
-    name = f"{__version__}-scans{scans}-seed{seed}"
+    name = f"{__version__}-{LAYOUT}-scans{scans}-seed{seed}"
     cache = our_folder("sample") / name
     final = cache / "written"
     if not _is_complete(final):
