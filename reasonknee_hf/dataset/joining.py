@@ -11,13 +11,11 @@ from reasonknee_hf.dataset.contract import Problem, Release, Scan
 from reasonknee_hf.dataset.faults import Fault, FaultLog
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.errors import (
-    AnswerError,
     ArchiveError,
     FileMissingError,
     IntegrityError,
     PointerError,
     RecordError,
-    RemoteMissingError,
     VolumeDataError,
     VolumeFormatError,
 )
