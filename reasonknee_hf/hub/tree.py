@@ -96,17 +96,18 @@ class Tree(Protocol):
         """What `fsspec.open` opens in any other process without further state."""
 
 
-def chunk_sizes() -> Iterator[int]:
-    """How much to ask for next when streaming."""
-    yield FIRST_CHUNK
+def chunk_sizes(first: bool = True) -> Iterator[int]:
+    """How much to ask for next when streaming; `first`: from the start of a stream."""
+    if first:
+        yield FIRST_CHUNK
     while True:
         yield CHUNK
 
 
-def pieces(content: bytes) -> Iterator[bytes]:
+def pieces(content: bytes, first: bool = True) -> Iterator[bytes]:
     """`content` as a stream would hand it out."""
     position = 0
-    for size in chunk_sizes():
+    for size in chunk_sizes(first):
         if position >= len(content):
             return
         yield content[position : position + size]

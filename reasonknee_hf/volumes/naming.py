@@ -81,7 +81,7 @@ class NamedErrors:
 def _next_step(error: OSError) -> str:
     if isinstance(error, IsADirectoryError):
         return (
-            "a folder is no NIfTI file: the files of a DICOM series are converted together, as with dcm2niix, and a"
+            "a folder is no NIfTI file: a series of DICOM is read by 'dicom://series.nii::' before its folder, and a"
             " folder of volumes is given as images="
         )
     return "check its permissions and the disk"

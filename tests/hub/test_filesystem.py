@@ -335,8 +335,8 @@ def test_threads_share_an_instance(folder):
 def test_options_that_make_no_sense(folder):
     with pytest.raises(OptionError, match="REASONKNEE_SOURCE"):
         ReasonKneeFileSystem()
-    with pytest.raises(OptionError, match="without cache_dir"):
-        ReasonKneeFileSystem(folder, cache_size=5)
+    with pytest.raises(OptionError, match="cache_size must be a number of bytes"):
+        ReasonKneeFileSystem(folder, cache_size="plenty")
     with pytest.raises(OptionError, match=r"\['revison'\]; known are .*'revision'"):
         ReasonKneeFileSystem(folder, revison="x")
 
@@ -548,7 +548,7 @@ def test_the_same_commit_is_listed_once_for_a_branch_and_for_its_urls(hub):
 
 
 def test_the_disk_cache_serves_members_offline(hub, tmp_path, monkeypatch):
-    options = {"endpoint": hub.url, "cache_dir": str(tmp_path / "cache"), "cache_size": 10_000_000}
+    options = {"endpoint": hub.url, "cache": str(tmp_path / "cache"), "cache_size": 10_000_000}
     fs = ReasonKneeFileSystem(REPO, **options)
     content = fs.cat(MASK)
     table = fs.cat("data/table.csv")

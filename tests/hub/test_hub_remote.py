@@ -31,7 +31,8 @@ from reasonknee_hf.errors import (
     ThrottledError,
     UnreachableError,
 )
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import Cache
+from reasonknee_hf.hub.trees.cached_tree import CachedTree
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.wire import mirrors, retries
@@ -717,7 +718,7 @@ class TestSecrets:
         monkeypatch.setenv("REASONKNEE_TIMEOUT", "1")
         caplog.set_level(logging.DEBUG)
         origin.cdn = True
-        tree = HubTree(REPO, None, origin.url, SECRET, cache=DiskCache(tmp_path, 10**8))
+        tree = CachedTree(REPO, None, origin.url, SECRET, cache=Cache(tmp_path, tmp_path / "ours"))
         assert tree.read(PART) == BIG
         shown = repr(tree) + tree.name + tree.identity + tree.url(PART) + str(mirrors.endpoint_counts())
         origin.faults(f.status(403))
@@ -725,7 +726,7 @@ class TestSecrets:
             tree.read("README.md")
         origin.faults(f.stall(2), match="cdn|Signature")
         with pytest.raises(EndpointError) as slow:
-            tree.ranges(PART, [(0, 9)], checked_later=True)
+            HubTree(REPO, tree.sha, origin.url, SECRET).ranges(PART, [(0, 9)], checked_later=True)
         shown += str(caught.value) + str(slow.value) + caplog.text + " ".join(map(str, tmp_path.rglob("*")))
         pickled = pickle.dumps(tree)
         for secret in (SECRET, "secret-sig"):
@@ -848,11 +849,11 @@ class TestHeadersThatAreMissing:
 
 class TestOffline:
     def test_works_from_the_cache_and_names_what_is_there(self, origin, sha, tmp_path, monkeypatch):
-        cache = DiskCache(tmp_path, 10**8)
-        HubTree(REPO, "main", origin.url, cache=cache).read(PART)
+        cache = Cache(tmp_path, tmp_path / "ours")
+        CachedTree(REPO, "main", origin.url, cache=cache).read(PART)
         origin.log.clear()
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        tree = HubTree(REPO, "main", origin.url, cache=cache)
+        tree = CachedTree(REPO, "main", origin.url, cache=cache)
         assert tree.sha == sha
         assert tree.read(PART) == BIG
         assert tree.ranges(PART, [(3, 9)]) == [BIG[3:9]]
@@ -861,8 +862,8 @@ class TestOffline:
             tree.read("README.md")
         for revision in ("other", "1" * 40):
             with pytest.raises(OfflineError, match=sha):
-                HubTree(REPO, revision, origin.url, cache=cache).entries()
-        with pytest.raises(OfflineError, match="no cache folder"):
+                CachedTree(REPO, revision, origin.url, cache=cache).entries()
+        with pytest.raises(OfflineError, match="offline mode is on"):
             HubTree(REPO, "main", origin.url)
         assert origin.log == []
 

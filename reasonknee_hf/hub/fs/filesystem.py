@@ -14,7 +14,7 @@ from fsspec.utils import stringify_path, tokenize
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import Cache, CacheLike, chosen_cache
 from reasonknee_hf.hub.fs.readonly import Found, Info, MountedTree, ReadOnlyFileSystem, Span, slice_bounds
 from reasonknee_hf.hub.fs.treefile import TreeFile
 from reasonknee_hf.hub.locks import ForkSafeLock
@@ -25,19 +25,22 @@ from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
 from reasonknee_hf.hub.wire.opened import recall, seal
 from reasonknee_hf.hub.wire.tokens import Credentials, with_options
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.ranges import Request, execute, plan_requests
+from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.ranges import Parts
 
 # What fsspec's base class understands, and callers of any filesystem may pass.
 _OF_FSSPEC = frozenset(
     {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
 )
-_OPTIONS = _OF_FSSPEC | {"source", "revision", "endpoint", "token", "cache_dir", "cache_size", "encoding"}
-DEFAULT_CACHE_SIZE = 10 * 1024**3
+_OPTIONS = _OF_FSSPEC | {"source", "revision", "endpoint", "token", "cache", "cache_size", "encoding"}
+_OF_CACHE = ("cache", "cache_size")
 # One lock for the table of instances and the table below; nothing is read or asked for while it is held.
 _LOCK = ForkSafeLock()
 # What was opened of Hubs, so that the instance of a branch and those of its commit's URLs share listing,
 # archives and directories, also in forked processes.
 _OPENED: weakref.WeakValueDictionary[str, MountedTree] = weakref.WeakValueDictionary()
+# What was asked for as `cache=` and `cache_size=` when a commit was opened, which its URLs cannot say.
+_CACHES: dict[str, dict[str, Any]] = {}
 
 
 class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
@@ -73,11 +76,21 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
         if unknown:
             raise OptionError(f"unknown options {sorted(unknown)}; known are {sorted(_OPTIONS - _OF_FSSPEC)}")
         options = {name: value for name, value in options.items() if value is not None}
+        if options.keys().isdisjoint(_OF_CACHE):
+            options |= _CACHES.get(f"{source}@{revision}", {})
+        cache = chosen_cache(options.get("cache"), options.get("cache_size"))
         if revision is not None:
             options["revision"] = revision
         credentials = Credentials(endpoints, token)
         key = tokenize(
-            cls, os.getpid(), source, [one.url for one in endpoints], options, hash(credentials), opened
+            cls,
+            os.getpid(),
+            source,
+            [one.url for one in endpoints],
+            options,
+            hash(credentials),
+            opened,
+            cache,
         )
         with _LOCK:
             instance = None if skip_instance_cache else cls._cache.get(key)
@@ -111,8 +124,8 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         endpoint: Base URL of a Hub or of a mirror of it, or several in order of preference.
         token: As in `huggingface_hub`. Bound to one origin, and to this source: no other call uses it. It is not part
             of what is shown, and not in clear in what is pickled; URLs carry a name for it.
-        cache_dir: Folder of the disk cache for whole files and members. No cache without it.
-        cache_size: Bytes that the disk cache may take; 10 GiB by default.
+        cache, cache_size: What is used and kept on this disk, see [`chosen_cache`]. The URLs of the same commit
+            follow it in this process.
         encoding: Code page of member names that are not flagged as UTF-8.
 
     Raises:
@@ -128,8 +141,8 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         endpoint: Any = None,
         token: str | bool | None = None,
         *,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_size: int | None = None,
+        cache: CacheLike = None,
+        cache_size: int | str | None = None,
         encoding: str | None = None,
         **storage_options: Any,
     ) -> None:
@@ -138,7 +151,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         self.source, self.revision = str(source), revision
         self._endpoints: tuple[Endpoint, ...] = endpoint
         self._encoding = encoding
-        self._cache = _disk_cache(cache_dir, cache_size)
+        self._cache: Cache | None = chosen_cache(cache, cache_size)
         self._token = token
         self._opened_as: str | None = None  # the name by which a URL asked for these options
         self._mounted: MountedTree | None = None
@@ -185,7 +198,9 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
                     said = any(one.token is not None for one in self._endpoints)
                     endpoint = self._endpoints if said or not self._endpoints_are_usual() else None
                     self._adopt(
-                        open_tree(self.source, self.revision, endpoint, self._token, cache=self._cache)
+                        open_tree(
+                            self.source, self.revision, endpoint, self._token, cache=self._cache or False
+                        )
                     )
         assert self._mounted is not None
         return self._mounted
@@ -202,8 +217,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     def _adopt(self, tree: Tree) -> None:
         """Uses an opened tree, or what this process already knows of the same one."""
-        mounted = MountedTree(tree, partial(CutArchive, encoding=self._encoding, cache=self._cache))
+        # A folder may change: what comes out of it is not kept.
+        members = self._cache.pieces if self._cache is not None and tree.sha is not None else None
+        mounted = MountedTree(tree, partial(CutArchive, encoding=self._encoding, cache=members))
         if tree.sha is not None:
+            given = {name: self.storage_options[name] for name in _OF_CACHE if name in self.storage_options}
+            _CACHES[tree.identity] = given
             urls = [one.url for one in self._endpoints]
             secrets = hash(
                 Credentials(self._endpoints, self._token)
@@ -309,16 +328,15 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return self._view.locate(self._inside(path)[1])
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        by_archive: dict[int, list[tuple[str, CutArchive, str]]] = {}
+        members: dict[CutArchive, dict[str, str]] = {}
         for path in paths:
             found = self._locate(path)
             if found.archive is None:
                 yield path, self.tree.read(found.path)
             else:
-                by_archive.setdefault(id(found.archive), []).append((path, found.archive, found.member))
-        for group in by_archive.values():
-            path_of = {member: path for path, _, member in group}
-            for member, content in group[0][1].read_many(path_of):
+                members.setdefault(found.archive, {})[found.member] = path
+        for archive, path_of in members.items():
+            for member, content in archive.read_many(path_of):
                 yield path_of[member], content
 
     def _stretches(self, spans: Mapping[str, list[Span]]) -> Iterator[tuple[str, list[bytes]]]:
@@ -326,20 +344,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         for path in spans:
             found = self._locate(path)
             if found.archive is None:
-                yield path, self._stretches_of_file(found.path, spans[path])
+                size = self.tree.size(found.path)
+                bounds = [slice_bounds(start, end, size) for start, end in spans[path]]
+                yield path, Parts(self.tree, PartSet("", (found.path,))).spans([size], bounds)
             else:
                 members[path] = spans[path]
         yield from super()._stretches(members)
-
-    def _stretches_of_file(self, path: str, spans: list[Span]) -> list[bytes]:
-        size = self.tree.size(path)
-        plan = plan_requests([slice_bounds(start, end, size) for start, end in spans], [size])
-
-        def fetch(request: Request) -> bytes:
-            return self.tree.ranges(path, [(request.start, request.stop)])[0]
-
-        answers = dict(execute(plan, fetch))
-        return [answers[index] for index in range(len(spans))]
 
     def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The bytes of a file in chunks of at most 64 KiB, by one plain GET that ends when the iterator is
@@ -367,14 +377,6 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
 def _named_below(root: str, info: Info) -> Info:
     return {**info, "name": f"{root}/{info['name']}".rstrip("/")} if root else info
-
-
-def _disk_cache(folder: str | os.PathLike[str] | None, size: int | None) -> DiskCache | None:
-    if folder is None:
-        if size is not None:
-            raise OptionError("cache_size was given without cache_dir, so nothing would be cached")
-        return None
-    return DiskCache(folder, DEFAULT_CACHE_SIZE if size is None else size)
 
 
 def _restore(
