@@ -18,6 +18,7 @@ from reasonknee_hf.errors import (
     RecordError,
     VolumeDataError,
     VolumeFormatError,
+    is_outage,
 )
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -34,7 +35,7 @@ def insist_on_broken(error: Exception, release: Release) -> None:
     hub = (
         release.sha is not None and isinstance(error, IntegrityError) and not isinstance(error, PointerError)
     )
-    if hub or isinstance(error, (RemoteMissingError, AnswerError)):
+    if hub or is_outage(error):
         raise error
 
 
