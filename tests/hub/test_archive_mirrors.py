@@ -77,7 +77,7 @@ def test_a_flipped_bit_at_one_endpoint_is_read_at_the_next(both, which):
     assert len(b.requests("masks_a")) <= 2 + (
         which in ("head", "tail")
     )  # a proof of its ranges, and the bytes
-    assert fs.tree.mirrors.report()[0]["failovers"] == 1
+    assert mirrors.endpoint_counts()[0]["failovers"] == 1
     a.clear()
     other = names[10]  # from now on the other one is asked first
     assert fs.cat(f"data/{other}") == MEMBERS[other]

@@ -328,6 +328,8 @@ class MountedTree:
             return Found(path)
         if self.info(path) is not None:
             raise IsADirectoryError(f"{path!r} of {self.tree.name} is a folder")
+        if split is None:
+            self.tree.entry(path)  # says that it is missing, or why nobody can know that
         inside = self.archives[split[0]].name if split else self.tree.name
         raise FileMissingError(f"there is no {path!r} in {inside}")
 
