@@ -9,7 +9,7 @@ import mmap
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -219,6 +219,17 @@ class DiskCache:
     def alone(self, key: str, seconds: float = _LOCK_WAIT) -> contextlib.AbstractContextManager[bool]:
         """Lets one process at a time make the same entry; others wait, and then find it."""
         return alone(self.folder / ".locks" / self._place(key).name[:2], seconds, 0o700)
+
+    def once(self, key: str, make: Callable[[], bytes], seconds: float = _LOCK_WAIT) -> bytes:
+        """The bytes of `key`, made and kept if they are not here; processes that start together make them once."""
+        content = self.get(key)
+        if content is None:
+            with self.alone(key, seconds):
+                content = self.get(key)
+                if content is None:
+                    content = make()
+                    self.put(key, content)
+        return content
 
     def size(self) -> int:
         """Bytes that the entries take now."""
