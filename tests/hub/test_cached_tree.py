@@ -146,8 +146,8 @@ class TestTheHubsOwnCache:
     def test_no_name_leads_out(self, origin, cache, path, tmp_path):
         sha = origin.put_tree(REPO, {path: b"x" * 2000})
         tree = CachedTree(REPO, sha, origin.url, cache=cache)
-        growth = tree.kept.grow(sha, tree.entry(path))
-        assert growth is None
+        with tree.kept.grow(sha, tree.entry(path)) as growth:
+            assert growth is None
         assert not list(tmp_path.rglob("*evil*"))
 
 
