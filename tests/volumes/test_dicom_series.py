@@ -170,6 +170,8 @@ def test_another_series_than_the_wanted_one_is_refused(tmp_path, change, message
     unnamed = dict.fromkeys(("PatientID", "StudyDate", "SeriesDescription", "AccessionNumber"), "")
     dicom.write_folder(tmp_path / "unnamed", dicom.slices(dicom.knee(), **unnamed))
     assert KneeVolume(url_of(tmp_path / "unnamed", **wanted)).shape == (8, 16, 16)
+    dicom.write_folder(tmp_path / "numbered", dicom.slices(dicom.knee(), AccessionNumber="7", SeriesNumber=3))
+    assert KneeVolume(url_of(tmp_path / "numbered", **wanted)).shape == (8, 16, 16)
 
 
 def test_a_shear_and_an_uneven_step_are_no_grid(tmp_path):
