@@ -24,7 +24,7 @@ from reasonknee_hf.errors import (
     ReasonKneeError,
     ReleaseError,
 )
-from reasonknee_hf.hub.zips.archive import write_file
+from reasonknee_hf.hub.disk import write_file
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.images import ImageFolder, series_key, series_of
 from reasonknee_hf.knee.release import Release

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.rewards import prompt_stream as prompt_stream
     from reasonknee_hf.train.rewards import repetition_reward as repetition_reward
     from reasonknee_hf.train.sizing import loader_sizes as loader_sizes
-    from reasonknee_hf.train.targets import target_text as target_text
     from reasonknee_hf.train.trainer_stream import training_stream as training_stream
     from reasonknee_hf.train.view import View as View
 
@@ -61,15 +60,18 @@ _PUBLIC = {
     "plan_view": "recipes",
     "prompt_stream": "rewards",
     "repetition_reward": "rewards",
-    "target_text": "targets",
     "training_arguments": "arguments",
     "training_stream": "trainer_stream",
 }
 
-__all__ = sorted(_PUBLIC)
+__all__ = sorted([*_PUBLIC, "target_text"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "target_text":  # of the dataset that is meant where none is named
+        from reasonknee_hf.train.lessons import lessons_of
+
+        return lessons_of(None).target_text
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from reasonknee_hf.train.chats import (
     row_view,
     row_volume,
 )
-from reasonknee_hf.train.targets import name_of
+from reasonknee_hf.train.lessons import name_of
 from reasonknee_hf.train.trainer_stream import passed_over
 from reasonknee_hf.train.view import View
 from reasonknee_hf.volumes.volume_cache import volume_cache
+
+logger = logging.getLogger(__name__)
 
 IGNORED = -100
 """The label of tokens that no loss is taken of."""
@@ -279,6 +282,13 @@ def _check_processor(processor: Any, style: Style) -> None:
     if not hasattr(processor, "apply_chat_template") or not hasattr(processor, "tokenizer"):
         raise OptionError(f"a {name} is no multimodal processor: pass AutoProcessor.from_pretrained(model)")
     kind = style.recipe.kind
+    if kind == "video" and style.recipe.fps >= 5:
+        logger.warning(
+            "the view %r tells %g frames a second: models that count time in half seconds (Qwen2.5-VL) give several"
+            " frames one position. The published fine-tuning tells 4.",
+            style.recipe.name,
+            style.recipe.fps,
+        )
     if kind == "video" and getattr(processor, "video_processor", None) is None:
         raise OptionError(
             f"{name} has no video processor, and the view {style.recipe.name!r} is a video. Show the"

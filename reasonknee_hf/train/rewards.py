@@ -25,10 +25,9 @@ from typing import Any
 
 import datasets
 
-from reasonknee_hf.bench.answer_reading import Reading, read_answer
-from reasonknee_hf.bench.box_reading import iou
+from reasonknee_hf.bench.box_geometry import iou
+from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.train.chats import (
     Style,
     make_style,
@@ -37,6 +36,7 @@ from reasonknee_hf.train.chats import (
     row_view,
     row_volume,
 )
+from reasonknee_hf.train.lessons import lessons_of
 from reasonknee_hf.train.recipes import get_recipe
 from reasonknee_hf.train.view import Scale, View
 
@@ -114,16 +114,10 @@ def ordinal_reward(
     for completion, number, truth in zip(completions, question_id, grades, strict=True):
         read = _read(completion, number).grades
         wanted = {item["attribute"]: int(item["grade"]) for item in truth or ()}
-        near = [_nearness(number, name, read.get(name), grade) for name, grade in wanted.items()]
+        nearness = lessons_of(None).nearness
+        near = [nearness(int(number), name, read.get(name), grade) for name, grade in wanted.items()]
         rewards.append(sum(near) / len(near) if near else 0.0)
     return rewards
-
-
-def _nearness(number: int, name: str, said: int | None, grade: int) -> float:
-    attribute = QUESTIONS[int(number)].attribute(name)
-    if said is None or attribute is None or attribute.kind != "ordinal":
-        return float(said == grade)
-    return 1 - abs(said - grade) / attribute.high
 
 
 class RareGradeReward:
@@ -260,15 +254,12 @@ def completion_text(completion: Any) -> str:
 
 
 def _read(completion: Any, question_id: int | None) -> Reading:
-    question = None if question_id is None else QUESTIONS.get(int(question_id))
-    if question is None:
-        return Reading("unknown_question")
     text = completion_text(completion)
     if "<think>" in text and not _THOUGHT.match(text):
         return Reading(
             "no_json"
         )  # thoughts that are empty or never end earn nothing, whatever stands in them
-    return read_answer(text, question)
+    return lessons_of(None).read(text, question_id)
 
 
 def _iou(box: Sequence[float] | None, truth: Sequence[int] | None) -> float:
