@@ -122,6 +122,14 @@ class KneeVolume(StoredVolume):
         back = orientation.reorder(self.axcodes, self._copy(_codes=None).axcodes)
         return boxes.move_box(box, back, self.shape)
 
+    def with_voxels(self, array: Array) -> KneeVolume:
+        """A volume in memory with other voxels, given in the order of `array()`, that stands where this one stands."""
+        import nibabel
+
+        data = nibabel.Nifti1Image(np.asfortranarray(array), self.affine).to_bytes()
+        new = {"path": None, "_data": data, "_header": None, "grid_mask": None}
+        return self._copy(**new, _axes=self.axcodes, _assumed=self.axcodes)
+
     def check_box_grid(self) -> None:
         """Checks that boxes of the row hold for these voxels. Reads the header of the mask, once for all volumes.
 
