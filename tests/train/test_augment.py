@@ -186,6 +186,7 @@ def test_the_sample_is_augmented_and_told(rows: list[dict]) -> None:
     assert view.shape[-1] == 3
 
 
+@pytest.mark.train
 def test_the_collator_augments(rows: list[dict]) -> None:
     pytest.importorskip("torchio")
     pytest.importorskip("transformers")
