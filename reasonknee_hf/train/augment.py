@@ -15,7 +15,7 @@ import numpy as np
 
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.train.chats import row_volume
-from reasonknee_hf.train.targets import name_of
+from reasonknee_hf.train.lessons import name_of
 from reasonknee_hf.volumes import boxes
 from reasonknee_hf.volumes.orientation import Affine, Array
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from reasonknee_hf.bench import read_answer
-from reasonknee_hf.bench.settings import bench_items
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.scoring.settings import bench_items
+from reasonknee_hf.knee.training.targets import TARGETS
 from reasonknee_hf.train import conversation, get_recipe
 from reasonknee_hf.train.chats import make_style, row_view
 from reasonknee_hf.train.recipes import RECIPES
-from reasonknee_hf.train.targets import TARGETS
 
 
 @pytest.fixture(scope="module")

@@ -326,3 +326,12 @@ def test_a_view_is_drawn_in_the_size_asked_for(volume: KneeVolume) -> None:
     assert view.draw(volume).shape[1:] == (56, 84)
     with pytest.raises(OptionError, match="laid out for"):
         plan_view("upstream", (3, 4, 5)).draw(volume)
+
+
+@given(st.integers(1, 400), st.integers(1, 400), st.booleans(), st.data())
+def test_voxels_of_the_view_lie_in_pixels_of_the_picture(count, pixels, flip, data):
+    run = Run(3, count, pixels, offset=7, flip=flip)
+    low = data.draw(st.integers(3, 2 + count))
+    high = data.draw(st.integers(low, 2 + count))
+    first, last = run.to_view(low, high)
+    assert 7 <= first <= last < 7 + pixels

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reasonknee_hf.bench.scoring import score
-from reasonknee_hf.bench.settings import bench_items, read_questions
-from reasonknee_hf.knee.moaks import QUESTIONS
 
 IMAGE = "<image>"
 """The harness's placeholder for one picture."""
@@ -73,8 +71,9 @@ def dataset(
     """
     import datasets
 
-    from reasonknee_hf.bench.reference_rows import release_rows
     from reasonknee_hf.knee.description import open_release
+    from reasonknee_hf.knee.scoring.reference_rows import release_rows
+    from reasonknee_hf.knee.scoring.settings import bench_items, read_questions
 
     release = open_release(source, revision, endpoint, images=images)
     rows = list(release_rows(release, split, scans=scans))
@@ -114,6 +113,8 @@ def doc_to_image(doc: Mapping[str, Any]) -> Frames:
 
 def doc_to_target(doc: Mapping[str, Any]) -> str:
     """The right answer in the shape that the prompt asks for."""
+    from reasonknee_hf.knee.moaks import QUESTIONS
+
     if doc["question_id"] is None:
         return ""
     grades = {grade["attribute"]: grade["grade"] for grade in doc["grades"] or []}
