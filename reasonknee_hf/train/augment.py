@@ -40,8 +40,9 @@ class Augment:
         turn = RandAffined(["image", "mask", "box"], prob=1, rotate_range=0.1, mode=["bilinear", "nearest", "nearest"])
         Collator(processor, view="region", augment=Augment(turn))
 
-    A mirror image from left to right is another possible knee: `knee_side` and the words "left" and "right" of all
-    texts change with it, and the six numbers of the box wherever a text tells them. Medial and lateral stay true.
+    A mirror image from left to right is another possible body: columns that name a side (`side`, `..._side`) and the
+    words "left" and "right" of all texts change with it, and the six numbers of the box wherever a text tells them.
+    Medial and lateral stay true.
 
     Args:
         transform: One of MONAI that takes dictionaries, spatial ones with the keys `image`, `mask` and `box`; or one of
@@ -50,7 +51,7 @@ class Augment:
             cannot follow.
 
     Raises:
-        OptionError: The transform is of neither library or leaves a key out; when rows are made: it turns the knee
+        OptionError: The transform is of neither library or leaves a key out; when rows are made: it turns the body
             upside down or back to front, or interpolates labels.
         RecordError: What it did could not be done to the whole row in any try; the message says why.
         GridMismatchError: The box lives on another grid than the volume.
@@ -192,8 +193,8 @@ def _is_mirrored(where: Array) -> bool:
     sideways, *others = np.diag(way / np.maximum(np.abs(way).max(axis=1, keepdims=True), 1e-9))
     if any(known & (np.array([abs(sideways), *others]) < 0.5)):
         raise OptionError(
-            "the transform turns the knee upside down or back to front, or exchanges axes, which makes no possible"
-            " knee; only left and right may be exchanged"
+            "the transform turns the body upside down or back to front, or exchanges axes, which makes no possible one;"
+            " only left and right may be exchanged"
         )
     return bool(known[0] and sideways < 0)
 
@@ -233,8 +234,9 @@ def _texts(
             if not count and re.search(r'bounding_box"?\s*:\s*\[\s*\d', text):
                 raise RecordError(f"its {name} tells another box than {old}, which cannot be moved")
         changed[name] = re.sub(r"\b(left|right)\b", _swapped, text, flags=re.IGNORECASE) if mirrored else text
-    if mirrored and (side := row.get("knee_side")) is not None:
-        changed["knee_side"] = _OTHER[side] if isinstance(side, str) else 1 - side
+    for name, side in row.items():
+        if mirrored and side is not None and (name == "side" or name.endswith("_side")):
+            changed[name] = _OTHER[side] if isinstance(side, str) else 1 - side
     return changed
 
 
