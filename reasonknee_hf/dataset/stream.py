@@ -7,8 +7,7 @@ transforms. What it needs of the inside of `datasets` is listed in `seams`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import copy, deepcopy
 from dataclasses import asdict
 from functools import lru_cache
@@ -21,17 +20,14 @@ from datasets.iterable_dataset import ExamplesIterable
 from reasonknee_hf.dataset import seams
 from reasonknee_hf.dataset.faults import Report
 from reasonknee_hf.dataset.prepared import fault_logs
-from reasonknee_hf.dataset.split_rows import DONE, Passed, Place, Quintuples
+from reasonknee_hf.dataset.split_rows import DONE, Passed, Quintuples
+from reasonknee_hf.dataset.states import ANY_PART, STATE_VERSION, Places, misfit, read_places
 from reasonknee_hf.errors import OptionError, RecordError, StateError
 from reasonknee_hf.knee.row_features import VOLUME_COLUMNS
 from reasonknee_hf.volumes.prefetch import prefetched
 from reasonknee_hf.volumes.volume import KneeVolume
 
 _Leaf = TypeVar("_Leaf")
-
-STATE_VERSION = 2
-ANY_PART = "any"
-"""The part of a state that [`merge_states`] made: whoever reads a shard takes its place."""
 
 
 class RowStream(datasets.IterableDataset):
@@ -61,7 +57,7 @@ class RowStream(datasets.IterableDataset):
         ours = self._state_dict["examples_iterable"]
         if not isinstance(state_dict, dict) or type(state_dict.get("epoch")) is not int:
             raise StateError(f"this is not the state of a stream, but {str(state_dict)[:80]!r}.")
-        if (found := _misfit(ours, state_dict.get("examples_iterable"))) is not None:
+        if (found := misfit(ours, state_dict.get("examples_iterable"))) is not None:
             raise StateError(
                 f"the state does not belong to this stream: {found}. It was saved by another chain of transforms, by"
                 " another version of this package or, behind transforms, of datasets. Resume with what saved it, or"
@@ -246,7 +242,7 @@ class RowsIterable(ExamplesIterable):
             # Nothing was read: it may have been taken before the shards were divided among the workers.
             ours["part"], state = state["part"], state | {"shards": ours["shards"]}
         else:
-            places = {name: Place(*place) for name, place in json.loads(str(state["places"])).items()}
+            places = read_places(state["places"])
         if state["part"] == ANY_PART:
             checked.remove("part")
         differing = [
@@ -262,7 +258,7 @@ class RowsIterable(ExamplesIterable):
             )
         names = self.shards(state["shards"])
         places = {name: places[name] for name in names if name in places}
-        self._state_dict |= self._at_the_start() | {"shards": state["shards"], "places": _Places(places)}
+        self._state_dict |= self._at_the_start() | {"shards": state["shards"], "places": Places(places)}
         return names, places
 
     def shuffle_data_sources(self, generator: np.random.Generator) -> RowsIterable:
@@ -293,23 +289,6 @@ class RowsIterable(ExamplesIterable):
         return _changed(self)
 
 
-class _Places:
-    """How far shards have been read; copied or pickled, it is text, which is not worked out before."""
-
-    def __init__(self, places: Mapping[str, Place | Passed]) -> None:
-        self.places = places
-
-    def __str__(self) -> str:
-        places = {name: p.place() if isinstance(p, Passed) else p for name, p in self.places.items()}
-        return json.dumps(places)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> str:
-        return str(self)
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)
-
-
 seams.stays(RowStream, RowsIterable)
 
 
@@ -324,22 +303,6 @@ def _changed(leaf: _Leaf, **changes: Any) -> _Leaf:
 def _rows_of(stream: datasets.IterableDataset) -> list[Quintuples]:
     """The splits that a stream begins with."""
     return [leaf.rows for leaf in seams.leaves(stream._ex_iterable) if isinstance(leaf, RowsIterable)]
-
-
-def _misfit(ours: Any, theirs: Any, name: str = "the state") -> str | None:
-    """Where a state has not the form of ours, in words; `None` where it fits."""
-    if isinstance(ours, dict) and (not isinstance(theirs, dict) or ours.keys() != theirs.keys()):
-        return f"{name} holds {sorted(theirs) if isinstance(theirs, dict) else theirs!r}, not {sorted(ours)}"
-    if isinstance(ours, dict):
-        for key in ours:
-            if key in ("type", "version") and ours[key] != theirs[key]:
-                return f"{name} is of {key} {theirs[key]!r}, not {ours[key]!r}"
-        return next((f for key in ours if (f := _misfit(ours[key], theirs[key], key)) is not None), None)
-    if isinstance(ours, list) and isinstance(theirs, list):
-        return next(
-            (f for one, two in zip(ours, theirs, strict=False) if (f := _misfit(one, two, name))), None
-        )
-    return None
 
 
 def _volumes_of(item: tuple[str, Passed, str, dict[str, Any]]) -> tuple[KneeVolume, ...]:
