@@ -113,9 +113,6 @@ CHAINS = {
     ],
     "typed_map": [lambda ds: ds.map(lambda row: row, features=ds.features), part],
 }
-    lambda ds: ds.remove_columns("image").filter(even).rename_column("answer", "reply"),
-    part,
-]
 
 
 def chain(release, name, rank=0, world=1, **options):
