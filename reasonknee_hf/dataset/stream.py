@@ -7,14 +7,18 @@ transforms. What it needs of the inside of `datasets` is listed in `seams`.
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterator
 from copy import copy, deepcopy
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import datasets
+import fsspec.asyn
 import numpy as np
+from datasets.formatting import get_formatter
 from datasets.iterable_dataset import ExamplesIterable
 
 from reasonknee_hf.dataset import seams
@@ -23,9 +27,11 @@ from reasonknee_hf.dataset.prepared import fault_logs
 from reasonknee_hf.dataset.split_rows import DONE, Passed, Quintuples
 from reasonknee_hf.dataset.states import ANY_PART, STATE_VERSION, Places, misfit, read_places
 from reasonknee_hf.errors import OptionError, RecordError, StateError
-from reasonknee_hf.knee.row_features import VOLUME_COLUMNS
+from reasonknee_hf.volumes.feature import VolumeFeature
 from reasonknee_hf.volumes.prefetch import prefetched
 from reasonknee_hf.volumes.volume import KneeVolume
+
+logger = logging.getLogger(__name__)
 
 _Leaf = TypeVar("_Leaf")
 
@@ -35,6 +41,7 @@ class RowStream(datasets.IterableDataset):
 
     _ex_iterable: Any
     _distributed: Any
+    _formatting: Any
     _state_dict: dict[str, Any]
 
     @property
@@ -54,9 +61,10 @@ class RowStream(datasets.IterableDataset):
             StateError: It is no state, or that of another chain of transforms. Whether it belongs to the same rows
                 and options shows when the iteration begins.
         """
-        ours = self._state_dict["examples_iterable"]
         if not isinstance(state_dict, dict) or type(state_dict.get("epoch")) is not int:
             raise StateError(f"this is not the state of a stream, but {str(state_dict)[:80]!r}.")
+        self._prepare_ex_iterable_for_iteration()  # features may have been set since the stream was made
+        ours = self._state_dict["examples_iterable"]
         if (found := misfit(ours, state_dict.get("examples_iterable"))) is not None:
             raise StateError(
                 f"the state does not belong to this stream: {found}. It was saved by another chain of transforms, by"
@@ -106,23 +114,34 @@ class RowStream(datasets.IterableDataset):
                 "nothing tells the types of the columns after map(), so volumes could not be written as such. Pass"
                 " features= to map(), e.g. those of the stream before it, or remove the columns first."
             )
-        twin: RowStream = copy(self)
-        twin.__dict__ = {**self.__dict__}
-        twin._ex_iterable = seams.with_leaves(self._ex_iterable, lambda leaf: _changed(leaf, embeds=True))
-        return twin
+        embed = partial(_embedded, {n: t for n, t in self.features.items() if isinstance(t, VolumeFeature)})
+        written: RowStream = self.with_format(None).map(embed, features=self.features)
+        return written
+
+    def __iter__(self) -> Iterator[Any]:
+        if _worker() is not None:
+            fsspec.asyn.reset_lock()  # of the process that was forked
+        iterable = self._prepare_ex_iterable_for_iteration()
+        if self._formatting and (iterable.iter_arrow or self._formatting.is_table):
+            formatter = get_formatter(self._formatting.format_type, features=self.features)
+            yield from (formatter.format_row(table) for _, table in iterable.iter_arrow())
+        else:
+            yield from (row for _, row in iterable)
 
     def _source(self) -> tuple[Any, Any]:
-        """The chain of iterables in this epoch, and who it remains to be divided among."""
+        """The iterables in this epoch, of this rank and worker; and the ranks that still divide their rows."""
         source, ranks = self._ex_iterable, self._distributed
         source = seams.with_leaves(source, lambda leaf: _changed(leaf, epoch=self.epoch))
-        if (
-            ranks is not None
-            and getattr(ranks, "strategy", "auto") != "examples"
-            and seams.only_by_rows(source, RowsIterable)
-            and ranks.world_size <= source.num_shards
-        ):
-            # `datasets` has every rank read all rows where ranks do not divide the shards.
-            return source.shard_data_sources(ranks.world_size, ranks.rank), None
+        if ranks is not None and getattr(ranks, "strategy", "auto") != "examples":
+            # Where ranks do not divide the shards, `datasets` has every rank read all rows and keep some.
+            among = ranks.world_size
+            evenly = source.num_shards % among == 0 or seams.only_by_rows(source, RowsIterable)
+            if evenly and among <= source.num_shards:
+                source, ranks = source.shard_data_sources(among, ranks.rank, contiguous=False), None
+        if (worker := _worker()) is not None:
+            if worker.id == 0 and source.num_shards < worker.num_workers:
+                logger.warning("%d workers, but only %d shards", worker.num_workers, source.num_shards)
+            source = source.shard_data_sources(worker.num_workers, worker.id, contiguous=False)
         return source, ranks
 
     def _prepare_ex_iterable_for_iteration(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,9 +151,13 @@ class RowStream(datasets.IterableDataset):
             source = _changed(source, is_typed=True)
         self._ex_iterable, self._distributed = source, ranks
         try:
-            return super()._prepare_ex_iterable_for_iteration(*args, **kwargs)
+            iterable = super()._prepare_ex_iterable_for_iteration(*args, **kwargs)
         finally:
             self._ex_iterable, self._distributed = kept
+        self._state_dict["examples_iterable"] = (
+            iterable._state_dict
+        )  # from 4.8 to 5.1, loading makes another one
+        return iterable
 
 
 def row_stream(rows: Quintuples, start: int, info: datasets.DatasetInfo) -> RowStream:
@@ -165,7 +188,6 @@ class RowsIterable(ExamplesIterable):
         self.epoch = 0
         self.part = (0, 1)
         self.count = len(rows.shards())
-        self.embeds = False
 
     @property
     def features(self) -> datasets.Features | None:
@@ -207,27 +229,19 @@ class RowsIterable(ExamplesIterable):
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
         names, places = self._where()
-        embed = lru_cache(maxsize=4)(self._embedded)  # rows of a scan share their files
         types = self.declared
         rows, here, given = self.rows.read(names, self.epoch, places), 0, bool(places)
-        if self.rows.prefetch and not self.embeds:
+        if self.rows.prefetch:
             rows = prefetched(rows, volumes=_volumes_of, on_touch=True)
         for shard, behind, key, row in rows:
             while names[here] != shard:
                 places[names[here]] = DONE
                 here += 1
             places[shard], given = behind, True
-            if self.embeds:
-                row |= {
-                    name: embed(name, stored["path"]) for name in VOLUME_COLUMNS if (stored := row.get(name))
-                }
             yield key, types.decode_example(types.encode_example(row)) if self.is_typed else row
         places.update(dict.fromkeys(names, DONE))
         if not given and self.part == (0, 1) and (left_out := self.rows.faults.report()):
             raise RecordError(f"nothing is left of {self.rows.split}: {left_out}")
-
-    def _embedded(self, column: str, path: str) -> dict[str, Any]:
-        return dict(self.declared[column].embed_example({"bytes": None, "path": path}))
 
     def _where(self) -> tuple[list[str], dict[str, Any]]:
         """The shards to read, and how far they have been: from the state, which may be one that was loaded.
@@ -287,6 +301,19 @@ class RowsIterable(ExamplesIterable):
     def reshard_data_sources(self) -> RowsIterable:
         """The same: there are enough shards from the start."""
         return _changed(self)
+
+
+def _embedded(volumes: dict[str, VolumeFeature], row: dict[str, Any]) -> dict[str, Any]:
+    """The volumes of a row, as they are stored with their bytes."""
+    return {
+        n: t.embed_example(t.encode_example(row[n])) for n, t in volumes.items() if row.get(n) is not None
+    }
+
+
+def _worker() -> Any:
+    """The loader worker that this process is, if it is one."""
+    torch = sys.modules.get("torch.utils.data")
+    return None if torch is None else torch.get_worker_info()
 
 
 seams.stays(RowStream, RowsIterable)
