@@ -105,6 +105,8 @@ class RowStream(datasets.IterableDataset):
             VolumeMissingError: A volume is absent.
             OptionError: Nothing tells the type of the columns.
         """
+        # The bytes are there already, and what stock code would do to put them there hides the types of columns.
+        kwargs["embed_external_files"] = False
         return super(RowStream, self._with_bytes()).push_to_hub(*args, **kwargs)
 
     def _with_bytes(self) -> RowStream:
