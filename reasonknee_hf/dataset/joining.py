@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
+from reasonknee_hf.dataset.contract import Problem, Release, Scan
 from reasonknee_hf.dataset.faults import Fault, FaultLog
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.dataset.selection import Selection
 from reasonknee_hf.errors import (
+    AnswerError,
     ArchiveError,
     FileMissingError,
     IntegrityError,
+    PointerError,
     RecordError,
+    RemoteMissingError,
     VolumeDataError,
     VolumeFormatError,
 )
-from reasonknee_hf.knee.records import Problem, scan_columns, to_row
-from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.row_features import ANSWER_COLUMNS
-from reasonknee_hf.knee.scans import Scan, scan_from_image_path
 from reasonknee_hf.volumes.volume import KneeVolume
 
-# What is wrong with a file itself. An endpoint that cannot be reached says nothing about the file.
+# What may be wrong with a file itself; see `insist_on_broken`.
 BROKEN = (FileMissingError, VolumeDataError, VolumeFormatError, ArchiveError, IntegrityError)
+
+
+def insist_on_broken(error: Exception, release: Release) -> None:
+    """Raises an error of the kinds `BROKEN` again unless it is about the release: an outage is never data.
+
+    What an endpoint answers says nothing about the file. Nor does a checksum inside an archive of a Hub: the bytes
+    that do not fit may be the endpoint's, and no hash tells.
+    """
+    hub = (
+        release.sha is not None and isinstance(error, IntegrityError) and not isinstance(error, PointerError)
+    )
+    if hub or isinstance(error, (RemoteMissingError, AnswerError)):
+        raise error
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,15 @@ class _Joined(NamedTuple):
     problems: tuple[Problem, ...]
 
 
+def scan_named(release: Release, image: object, split: str) -> tuple[Any, tuple[Problem, ...]]:
+    """The scan whose volume a record names; where the split lists none, what the name tells, and a problem."""
+    scan = release.scan_of(image, split)
+    if scan is not None:
+        return scan, ()
+    problem = Problem("image", f"{image!r} is the volume of no scan that the split {split} lists")
+    return release.dataset.unlisted(image, split), (problem,)
+
+
 class Joiner:
     """Makes rows of one split.
 
@@ -84,6 +106,7 @@ class Joiner:
         self.faults = faults
         # The rows of a scan come together, or mixed with those of a few others.
         self._joined = lru_cache(maxsize=64)(self._join)
+        self._config = release.dataset.configs[options.config]
 
     def __reduce__(self) -> tuple[type[Joiner], tuple[Release, str, RowOptions, FaultLog]]:
         return Joiner, (self.release, self.split, self.options, self.faults)
@@ -91,27 +114,27 @@ class Joiner:
     def is_chosen(self, image: object) -> bool:
         """Whether the config and the selection have rows of the volume that a record names."""
         selection = self.options.selection
-        if self.options.config != "high_fidelity" and not (selection and selection.restricts_scans):
+        if self._config.chosen is None and not (selection and selection.restricts_scans):
             return True
         scan = self.release.scan_of(image, self.split)
         return scan is not None and self.keeps_scan(scan)
 
     def keeps_scan(self, scan: Scan) -> bool:
         """Whether the config and the selection have a scan."""
-        if self.options.config == "high_fidelity" and scan.scan_id not in self._high_fidelity:
+        if self._config.chosen is not None and scan.scan_id not in self._chosen:
             return False
         return self.options.selection is None or self.options.selection.keeps_scan(scan)
 
     @cached_property
-    def _high_fidelity(self) -> frozenset[str]:
-        return self.release.high_fidelity_ids
+    def _chosen(self) -> Collection[str]:
+        return () if self._config.chosen is None else self._config.chosen(self.release)
 
     def scan_row(self, scan: Scan) -> dict[str, Any] | None:
         """The row of a scan in the config `scans`; `None` if it is left out."""
         image, mask, missing = self._volumes(scan)
         if missing and not self._goes_on(scan.scan_id, missing):
             return None
-        return self._shown(scan_columns(scan, image, mask))
+        return self._shown(self.release.dataset.scan_row(scan, image, mask))
 
     def row(self, record: RawRecord) -> dict[str, Any] | None:
         """The row of a record; `None` if it is left out.
@@ -122,7 +145,9 @@ class Joiner:
         image = record.value.get("image")
         # Only text can be remembered; anything else is the volume of no scan.
         joined = self._joined(image) if isinstance(image, str) else self._join(image)
-        row, found = to_row(record.value, joined.scan, joined.image, joined.mask)
+        row, found = self.release.dataset.row(record.value, joined.scan, joined.image, joined.mask)
+        if self._config.mask_columns is not None and self.options.masks:
+            row.update(self._config.mask_columns(self.release, joined.scan))
         problems, missing = [*joined.problems, *found], joined.missing
         if problems and self.options.on_error == "raise":
             path = self.release.annotation_path(self.split, self.options.annotations)
@@ -137,13 +162,7 @@ class Joiner:
 
     def _join(self, image: object) -> _Joined:
         """The scan whose volume a record names, and what else follows from that name alone."""
-        problems: tuple[Problem, ...] = ()
-        scan = self.release.scan_of(image, self.split)
-        if scan is None:
-            scan = scan_from_image_path(image, self.split) or Scan(
-                "", "", "", "", "right", "", None, self.split
-            )
-            problems = (Problem("image", f"{image!r} is the volume of no scan that the split lists"),)
+        scan, problems = scan_named(self.release, image, self.split)
         return _Joined(scan, *self._volumes(scan), problems)
 
     def _goes_on(self, row_id: str, problems: Sequence[Problem]) -> bool:
@@ -173,15 +192,15 @@ class Joiner:
         try:
             KneeVolume(url, mask=column == "mask", label=scan.scan_id).load(ahead=True)
         except BROKEN as error:
+            insist_on_broken(error, self.release)
             problems.append(Problem(column, str(error)))
             return None
         return url
 
     def _shown(self, row: dict[str, Any]) -> dict[str, Any]:
         """`row` without the columns that its config does not have."""
-        if self.options.config == "bench":
-            for column in ANSWER_COLUMNS:
-                del row[column]
+        for column in self._config.hidden:
+            del row[column]
         if not self.options.masks:
             del row["mask"]
         return row

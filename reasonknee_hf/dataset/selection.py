@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
+from reasonknee_hf.dataset.contract import Description, Scan
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS
-from reasonknee_hf.knee.scans import Scan
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Selection:
         fraction_seed: Another number chooses other patients.
 
     Raises:
-        OptionError: A question, category or structure that does not exist, or a fraction out of range.
+        OptionError: A fraction out of range.
     """
 
     questions: Sequence[int] | int | None = None
@@ -50,19 +48,14 @@ class Selection:
                 values = tuple(given) if many else (given,)
                 kind = int if field.name == "questions" and all(map(_is_whole, values)) else str
                 object.__setattr__(self, field.name, tuple(map(kind, values)))
-        check_known("question", self.questions, list(QUESTIONS))
-        check_known("category", self.categories, CATEGORIES)
-        check_known(
-            "structure", self.structures, list(dict.fromkeys(q.structure for q in QUESTIONS.values()))
-        )
         if self.fraction is not None and not (_is_number(self.fraction) and 0 < self.fraction <= 1):
             raise OptionError(f"fraction={self.fraction!r} is to be above 0 and at most 1.")
 
     def keeps_scan(self, scan: Scan) -> bool:
         """Whether rows of the scan are chosen."""
-        lists: tuple[tuple[Any, str], ...] = (
+        lists: tuple[tuple[Any, Any], ...] = (
             (self.patients, scan.patient_id),
-            (self.visits, scan.visit),
+            (self.visits, getattr(scan, "visit", None)),
             (self.scans, scan.scan_id),
         )
         return all(some is None or value in some for some, value in lists) and (
@@ -74,25 +67,24 @@ class Selection:
         """Whether some scans are left out whatever is asked about them."""
         return (self.patients, self.visits, self.scans, self.fraction) != (None, None, None, None)
 
-    @cached_property
-    def question_ids(self) -> frozenset[int] | None:
-        """The chosen questions; `None` if all are, also those whose prompt is unknown.
+    def question_ids(self, dataset: Description) -> frozenset[int] | None:
+        """The chosen questions of a dataset; `None` if all are, also those whose prompt is unknown.
 
         Raises:
-            OptionError: No question fits all of `questions`, `categories` and `structures`.
+            OptionError: It has no such question, category or structure, or none that fits all that is given.
         """
         wanted: tuple[Any, ...] = (self.questions, self.categories, self.structures)
         if wanted == (None, None, None):
             return None
+        asked = [(number, q.category, q.structure) for number, q in dataset.questions.items()]
+        for what, given, valid in zip(
+            ("question", "category", "structure"), wanted, zip(*asked, strict=True), strict=True
+        ):
+            check_known(what, given, list(dict.fromkeys(valid)))
         found = frozenset(
-            question.id
-            for question in QUESTIONS.values()
-            if all(
-                some is None or value in some
-                for some, value in zip(
-                    wanted, (question.id, question.category, question.structure), strict=True
-                )
-            )
+            one[0]
+            for one in asked
+            if all(some is None or value in some for some, value in zip(wanted, one, strict=True))
         )
         if not found:
             raise OptionError(f"No question is chosen: none fits all of {self.describe()}.")

@@ -8,23 +8,20 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import starmap
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.dataset.balance import repeats, total
+from reasonknee_hf.dataset.contract import Config, Release
 from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.dataset.index import IndexBuilder, RowIndex
 from reasonknee_hf.dataset.indexing import keep_index, known_index, row_index
 from reasonknee_hf.dataset.joining import Joiner, RowOptions
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.dataset.order import permutation
+from reasonknee_hf.dataset.repeats import repeats, total
 from reasonknee_hf.dataset.shards import read_records, scan_reader, shard_count, share
-from reasonknee_hf.dataset.weights import row_weights
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.scans import Scan
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +94,7 @@ class Quintuples:
     release: Release
     split: str
     options: RowOptions
-    faults: FaultLog = field(default_factory=lambda: FaultLog(uuid4().hex))
+    faults: FaultLog = field(default_factory=FaultLog.of_stream)
     prefetch: bool = True
     joiner: Joiner = field(init=False)
 
@@ -109,6 +106,10 @@ class Quintuples:
     def __reduce__(self) -> tuple[type[Quintuples], tuple[Any, ...]]:
         # Other processes map the index from disk; what follows from it is quickly made again.
         return Quintuples, (self.release, self.split, self.options, self.faults, self.prefetch)
+
+    @property
+    def _config(self) -> Config:
+        return self.release.dataset.configs[self.options.config]
 
     @property
     def path(self) -> str:
@@ -126,13 +127,13 @@ class Quintuples:
         return known_index(self.release, self.path)
 
     @cached_property
-    def scans(self) -> list[Scan]:
+    def scans(self) -> list[Any]:
         """The scans that the table lists and the config and the selection keep."""
         return [scan for scan in self.release.scans(self.split) if self.joiner.keeps_scan(scan)]
 
     def num_rows(self, shards: Sequence[str] | None = None, epoch: int = 0) -> int | None:
         """How many rows some shards give, by default all, if that is known without reading records or volumes."""
-        if self.options.on_error == "skip" or (self.options.config != "scans" and self.known_index is None):
+        if self.options.on_error == "skip" or (self._config.asks and self.known_index is None):
             return None
         return sum(self.rows_in(self.shards() if shards is None else shards, epoch))
 
@@ -157,7 +158,7 @@ class Quintuples:
         """
         places = places or {}
         left = [shard for shard in shards if places.get(shard) != DONE]
-        if self.options.config == "scans":
+        if not self._config.asks:
             yield from self._scans(epoch, left, places)
         else:
             read = self._in_order if self.options.is_published_order else partial(self._indexed, epoch)
@@ -188,7 +189,7 @@ class Quintuples:
             raise OptionError(f"start={start} is not a row of {self.split}, which has {sum(rows):,} rows.")
         if passed:
             places[shard] = Place(passed)
-            if self.options.is_published_order and self.options.config != "scans":
+            if self.options.is_published_order and self._config.asks:
                 chosen, owners = self._published_owners(_numbers(shard)[1])
                 last = int(chosen[np.searchsorted(owners, _numbers(shard)[0]) + passed - 1])
                 image = self.index.images[self.index.image_numbers[last]]
@@ -201,7 +202,7 @@ class Quintuples:
             return []
         if self.options.equal_steps is not None:
             return [self._equal_rows(_numbers(shards[0])[1])] * len(shards)
-        if self.options.config == "scans":
+        if not self._config.asks:
             return [high - low for low, high in (share(len(self.scans), *_numbers(s)) for s in shards)]
         if not self.options.is_published_order:
             return [self._part(shard, epoch).rows for shard in shards]
@@ -211,7 +212,7 @@ class Quintuples:
 
     def _equal_rows(self, count: int) -> int:
         """How many rows each of `count` shards gives."""
-        rows = len(self.scans) if self.options.config == "scans" else int(self._ends(0)[-1])
+        rows = len(self.scans) if not self._config.asks else int(self._ends(0)[-1])
         if rows < count:
             raise OptionError(
                 f"equal_steps={self.options.equal_steps!r} is not possible: the {count} shards of {self.split} have"
@@ -225,7 +226,7 @@ class Quintuples:
         if self.options.equal_steps is None or self._told or epoch or not shards or _numbers(shards[0])[0]:
             return
         self._told, count = True, _numbers(shards[0])[1]
-        rows = len(self.scans) if self.options.config == "scans" else int(self._ends(0)[-1])
+        rows = len(self.scans) if not self._config.asks else int(self._ends(0)[-1])
         change = count * self._equal_rows(count) - rows
         what = f"{change:,} rows are repeated" if change > 0 else f"{-change:,} rows are dropped"
         logger.warning("equal steps: %s of %s, which has %s rows", what, self.split, f"{rows:,}")
@@ -269,7 +270,8 @@ class Quintuples:
             resume = (offset, image) if offset else None
             low, high = ranges[0][0], ranges[-1][1]
             whole = (low, high) == (0, size) and resume is None
-            index = IndexBuilder() if whole and self.known_index is None else None
+            build = whole and self.known_index is None
+            index = IndexBuilder(self.release.dataset.question_of) if build else None
             for head, record in read_records(self.release.tree, self.path, low, high, resume):
                 if index is not None:
                     index.add(record)
@@ -361,13 +363,17 @@ class Quintuples:
     @cached_property
     def _selected(self) -> npt.NDArray[np.bool_] | None:
         """Which rows of the index ask a chosen question; `None` where all are chosen."""
-        chosen = None if self.options.selection is None else self.options.selection.question_ids
+        selection = self.options.selection
+        chosen = None if selection is None else selection.question_ids(self.release.dataset)
         return None if chosen is None else np.isin(self.index.question_ids, sorted(chosen))
 
     @cached_property
     def _weights(self) -> npt.NDArray[np.float64] | None:
         """The weight of every record where rare grades are oversampled."""
-        return None if self.options.balance is None else row_weights(self.release, self.path, self.index)
+        weights = self.release.dataset.weights
+        if self.options.balance is None or weights is None:
+            return None
+        return weights(self.release, self.path, self.index)
 
     @cached_property
     def _rows_per_image(self) -> npt.NDArray[np.int64]:

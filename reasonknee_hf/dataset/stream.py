@@ -22,6 +22,7 @@ from datasets.formatting import get_formatter
 from datasets.iterable_dataset import ExamplesIterable
 
 from reasonknee_hf.dataset import seams
+from reasonknee_hf.dataset.codecs import item_type
 from reasonknee_hf.dataset.faults import Report
 from reasonknee_hf.dataset.prepared import fault_logs
 from reasonknee_hf.dataset.split_rows import DONE, Passed, Quintuples
@@ -116,8 +117,9 @@ class RowStream(datasets.IterableDataset):
                 "nothing tells the types of the columns after map(), so volumes could not be written as such. Pass"
                 " features= to map(), e.g. those of the stream before it, or remove the columns first."
             )
-        embed = partial(_embedded, {n: t for n, t in self.features.items() if isinstance(t, VolumeFeature)})
-        written: RowStream = self.with_format(None).map(embed, features=self.features)
+        written: RowStream = self.with_format(None).map(
+            partial(_embedded, self.features), features=self.features
+        )
         return written
 
     def __iter__(self) -> Iterator[Any]:
@@ -305,11 +307,14 @@ class RowsIterable(ExamplesIterable):
         return _changed(self)
 
 
-def _embedded(volumes: dict[str, VolumeFeature], row: dict[str, Any]) -> dict[str, Any]:
-    """The volumes of a row, as they are stored with their bytes."""
-    return {
-        n: t.embed_example(t.encode_example(row[n])) for n, t in volumes.items() if row.get(n) is not None
-    }
+def _embedded(type_: Any, value: Any) -> Any:
+    """A value with its volumes as they are stored, with their bytes."""
+    if value is None or isinstance(type_, VolumeFeature):
+        return value if value is None else type_.embed_example(type_.encode_example(value))
+    if isinstance(type_, dict):
+        return {name: _embedded(part, value.get(name)) for name, part in type_.items()}
+    item = item_type(type_)
+    return value if item is None else [_embedded(item, one) for one in value]
 
 
 def _worker() -> Any:

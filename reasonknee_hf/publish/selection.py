@@ -10,7 +10,7 @@ from typing import Any
 
 from reasonknee_hf.dataset import selection as dataset
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS
 from reasonknee_hf.publish.filters import filter_name
 
 Row = Mapping[str, Any]
@@ -41,6 +41,10 @@ class Selection(dataset.Selection):
             object.__setattr__(self, "grades", per_attribute)
         elif self.grades is not None:
             object.__setattr__(self, "grades", _grade_numbers(self.grades))
+        dataset.check_known("category", self.categories, CATEGORIES)
+        dataset.check_known(
+            "structure", self.structures, [*dict.fromkeys(q.structure for q in QUESTIONS.values())]
+        )
         if isinstance(self.grades, Mapping):
             dataset.check_known("attribute", tuple(self.grades), list(_ATTRIBUTES))
         if self.limit is not None:

@@ -8,9 +8,10 @@ from itertools import islice
 
 import pytest
 
-from reasonknee_hf.dataset.balance import grade_weights, row_weight, total
 from reasonknee_hf.dataset.loading import load_dataset
+from reasonknee_hf.dataset.repeats import total
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.knee.grade_weights import grade_weights, row_weight
 
 
 def stream(source, **options):
@@ -80,14 +81,14 @@ def test_ranks_take_equal_steps(sample_dir) -> None:
 
 
 def test_weights_are_reported(sample_dir, caplog, tmp_path, monkeypatch) -> None:
-    from reasonknee_hf.dataset import weights
     from reasonknee_hf.dataset.indexing import row_index
-    from reasonknee_hf.knee.open_release import open_release
+    from reasonknee_hf.knee import row_weights as weights
+    from reasonknee_hf.knee.description import open_release
 
     release = open_release(str(sample_dir))
     path = release.annotation_path("train")
     index = row_index(release, path)
-    monkeypatch.setattr(weights, "index_file", lambda *_: tmp_path / "rows.idx")
+    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path))
     with caplog.at_level(logging.INFO, logger="reasonknee_hf"):
         first = weights.row_weights(release, path, index)
         assert "weights of grades: (most / n) ** 0.5, at most 8" in caplog.text
