@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from reasonknee_hf.dataset.contract import Problem, Release, Scan
 from reasonknee_hf.dataset.faults import Fault, FaultLog
 from reasonknee_hf.dataset.json_record import RawRecord
+from reasonknee_hf.dataset.selection import Selection
 from reasonknee_hf.errors import (
     ArchiveError,
     FileMissingError,
@@ -52,11 +53,12 @@ class RowOptions:
     num_shards: int | None = None
     equal_steps: str | None = None
     balance: str | None = None
+    selection: Selection | None = None
 
     @property
     def is_published_order(self) -> bool:
-        """Whether rows come as they stand in the file, so that no index is needed."""
-        return self.shuffle is None and self.equal_steps is None
+        """Whether all rows come as they stand in the file, so that no index is needed."""
+        return self.shuffle is None and self.equal_steps is None and self.selection is None
 
 
 class _Joined(NamedTuple):
@@ -109,11 +111,18 @@ class Joiner:
         return Joiner, (self.release, self.split, self.options, self.faults)
 
     def is_chosen(self, image: object) -> bool:
-        """Whether the config has the rows of the volume that a record names."""
-        if self._config.chosen is None:
+        """Whether the config and the selection have rows of the volume that a record names."""
+        selection = self.options.selection
+        if self._config.chosen is None and not (selection and selection.restricts_scans):
             return True
         scan = self.release.scan_of(image, self.split)
-        return scan is not None and scan.scan_id in self._chosen
+        return scan is not None and self.keeps_scan(scan)
+
+    def keeps_scan(self, scan: Scan) -> bool:
+        """Whether the config and the selection have a scan."""
+        if self._config.chosen is not None and scan.scan_id not in self._chosen:
+            return False
+        return self.options.selection is None or self.options.selection.keeps_scan(scan)
 
     @cached_property
     def _chosen(self) -> Collection[str]:
