@@ -11,8 +11,9 @@ or on the command line
     lm_eval run --include_path FOLDER --metadata '{"source": "sample"}' --tasks reasonknee_bench --model ...
 
 with the folder that `python -m reasonknee_hf.bench.harness` prints. The harness asks and
-collects; reading and scoring are those of `reasonknee bench score`, called on all answers at once. This
-harness was chosen because it takes a function for the pictures of a document and a model merely iterates
+collects; reading and scoring are those of `reasonknee bench score`, item by item. Its "±" is over items, as for
+all its tasks; `reasonknee bench score` has intervals over patients. A document whose prompt asks for no box has
+no `iou`. This harness was chosen because it takes a function for the pictures of a document and a model merely iterates
 over what that returns: frames are decoded when the model takes a request, not when requests are built, so
 that memory does not grow with the benchmark.
 """
