@@ -377,7 +377,7 @@ class TestBounds:
         monkeypatch.delenv("REASONKNEE_CACHE")
         assert chosen_cache().hub == hub
         assert (chosen_cache("auto").limit, chosen_cache(True).limit) == (10 * 1024**3, None)
-        assert chosen_cache(True, "1.5 GB").limit == 1.5 * 1024**3
+        assert chosen_cache(True, "2 GiB").limit == 2 * 1024**3
         assert chosen_cache(tmp_path).hub == tmp_path
         assert chosen_cache(False) is None
         monkeypatch.setenv("REASONKNEE_CACHE", str(tmp_path))
