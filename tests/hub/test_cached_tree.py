@@ -402,6 +402,13 @@ class TestWithoutTheHub:
         assert again.read(TABLE) == FILES[TABLE]
         assert f"going on with commit {sha}" in caplog.text
 
+    def test_a_login_portal_is_an_outage(self, origin, sha, cache, tree, caplog):
+        tree.read(TABLE)
+        origin.faults(f.html, match=".")
+        again = opened(origin, cache, "main")
+        assert (again.sha, again.read(TABLE)) == (sha, FILES[TABLE])
+        assert "web page (HTML)" in caplog.text
+
     def test_a_refusal_is_not_an_outage(self, origin, sha, cache, tree):
         tree.read(TABLE)
         for status in (403, 404):

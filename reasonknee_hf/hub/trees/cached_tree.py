@@ -28,7 +28,7 @@ T = TypeVar("T")
 Fetch = Callable[..., Iterator[bytes]]
 
 # What an endpoint says of the repository, where nothing else says that it was not there.
-_DEFINITE = (RemoteMissingError, ForbiddenError, IntegrityError)
+_DEFINITE = (RemoteMissingError, ForbiddenError)
 
 
 class CachedTree(HubTree):

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 # A local header may be longer than the directory lets one think. Where something follows at once (always, in
 # an archive without holes) this plays no part.
 _SLACK = 4096
+_LONGEST = 2 * 65535
 # Names the form of a directory on disk: the number goes up when the fields of `Location` change.
 _FORM = "zip directory 1"
 
@@ -215,11 +216,11 @@ class CutArchive:
         where_it_lies = (self.tree.identity, *self.parts.paths, member.header)
         return repr(("member", *where_it_lies, member.size, member.crc))
 
-    def _span(self, member: Member) -> tuple[int, int]:
+    def _span(self, member: Member, slack: int = _SLACK) -> tuple[int, int]:
         """The range that brings a member's local header and data in one go."""
         member.refuse_unreadable(self.name)
         least = LOCAL_HEADER.size + len(member.raw_name) + member.compressed_size
-        length = max(least, min(self.directory.room(member.header), least + _SLACK))
+        length = max(least, min(self.directory.room(member.header), least + slack))
         if member.header + length > self.directory.location.start:
             raise ArchiveError(
                 f"member {member.name!r} of {self.name} would reach into the directory behind it: damaged"
@@ -228,27 +229,13 @@ class CutArchive:
 
     def _content(self, member: Member, answer: bytes) -> bytes:
         try:
-            return self._unpack(answer, member, checked_later=True)
+            return member.unpack(answer, self.name)
         except IntegrityError as error:
-            # The checksum was the only proof so far. Ask once more, with the proofs that cost extra, and if
-            # need be every endpoint.
-            logger.warning("%s; reading it once more", error)
-            requests = plan_requests([self._span(member)], self.part_sizes).requests
-            return self._parts.checked(requests, partial(self._unpack, member=member))
-
-    def _unpack(self, answer: bytes, member: Member, *, checked_later: bool = False) -> bytes:
-        start = member.data_offset(answer, self.name)
-        stop = start + member.compressed_size
-        packed = memoryview(answer)[start:stop]
-        if stop > len(answer):  # the local header is longer than could be foreseen
-            span = (member.header + max(start, len(answer)), member.header + stop)
-            if span[1] > self.directory.location.start:
-                raise IntegrityError(
-                    f"member {member.name!r} of {self.name} reaches into the directory: damaged"
-                )
-            rest = self._parts.spans(self.part_sizes, [span], checked_later=checked_later)
-            packed = memoryview(bytes(packed) + rest[0])
-        return member.unpack(packed, self.name)
+            # The checksum was the only proof so far. Ask once more, with the proofs that cost extra, if need be at
+            # every endpoint, and for all of a local header that is longer than could be foreseen.
+            logger.info("%s; reading it once more", error)
+            requests = plan_requests([self._span(member, _LONGEST)], self.part_sizes).requests
+            return self._parts.checked(requests, partial(member.unpack, where=self.name))
 
     # --- opening --------------------------------------------------------------------------------------------
 
