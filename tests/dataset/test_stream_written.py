@@ -12,7 +12,7 @@ import pytest
 from support import in_fresh_process
 
 import reasonknee_hf
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import OptionError, VolumeMissingError
 
 pytestmark = pytest.mark.floor
 
