@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reasonknee_hf import environment
+from reasonknee_hf import environment, volumes
 from reasonknee_hf.dataset.contract import make_known
+from reasonknee_hf.hub.wire.endpoints import published
+from reasonknee_hf.knee import layout
 from reasonknee_hf.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -64,11 +66,20 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
 
 
+def _notebook_html(volume: Any) -> str:
+    from reasonknee_hf.look.notebook import volume_html
+
+    return volume_html(volume)
+
+
+volumes.notebook_html = _notebook_html
+
 # Short name -> where its description lies; imported when the name is first asked for. The first one is the default.
 _DATASETS = {"reasonknee": "reasonknee_hf.knee.description:KNEE"}
 
 for _name, _where in _DATASETS.items():
     make_known(_name, _where)
+published.add(layout.DEFAULT_SOURCE)
 
 if environment.register_on_import():
     from reasonknee_hf.dataset.register import register

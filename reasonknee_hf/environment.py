@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 
 from reasonknee_hf.errors import OptionError
+
+_ON, _OFF = ("1", "ON", "YES", "TRUE"), ("0", "OFF", "NO", "FALSE")
 
 
 def _text(name: str) -> str | None:
@@ -37,6 +40,25 @@ def timeout() -> float:
     return 10.0
 
 
+def retry_time() -> float:
+    """Seconds for which a call that cannot reach a Hub goes on trying: `REASONKNEE_RETRY_TIME`, else 120.
+
+    That is for endpoints that have answered before. One that never did is given up after a single [`timeout`].
+    """
+    value = _text("REASONKNEE_RETRY_TIME")
+    return 120.0 if value is None else _seconds("REASONKNEE_RETRY_TIME", value)
+
+
+def handed_down(name: str) -> str | None:
+    """What [`hand_down`] left for this process."""
+    return os.environ.get(f"_REASONKNEE_OPENED_{name}")
+
+
+def hand_down(name: str, sealed: str) -> None:
+    """Leaves something for the processes that this one will spawn. Other programs can see it: seal it before."""
+    os.environ[f"_REASONKNEE_OPENED_{name}"] = sealed
+
+
 def _seconds(name: str, value: str) -> float:
     try:
         seconds = float(value)
@@ -50,7 +72,7 @@ def _seconds(name: str, value: str) -> float:
 def offline() -> bool:
     """Whether `HF_HUB_OFFLINE` or `HF_DATASETS_OFFLINE` is on."""
     names = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-    return any((_text(name) or "").upper() in {"1", "ON", "YES", "TRUE"} for name in names)
+    return any((_text(name) or "").upper() in _ON for name in names)
 
 
 def ca_bundle() -> str | None:
@@ -61,18 +83,66 @@ def ca_bundle() -> str | None:
 
 def register_on_import() -> bool:
     """`REASONKNEE_REGISTER=0` keeps `import reasonknee_hf` from registering the short name."""
-    return (_text("REASONKNEE_REGISTER") or "1").upper() not in {"0", "OFF", "NO", "FALSE"}
+    return (_text("REASONKNEE_REGISTER") or "1").upper() not in _OFF
+
+
+def cache() -> str | bool:
+    """`REASONKNEE_CACHE`: `auto` (the default), `0`, `1` or a folder; what a call may say as `cache=`."""
+    value = _text("REASONKNEE_CACHE") or "auto"
+    if value.upper() in (*_ON, *_OFF):
+        return value.upper() in _ON
+    return "auto" if value.upper() == "AUTO" else value
+
+
+def choose_cache(cache: str | None, size: str | None) -> None:
+    """Sets `REASONKNEE_CACHE` and `REASONKNEE_CACHE_SIZE` for a command and the processes that it starts."""
+    for name, value in (("REASONKNEE_CACHE", cache), ("REASONKNEE_CACHE_SIZE", size)):
+        if value is not None:
+            os.environ[name] = value
+
+
+def cache_bytes() -> int | None:
+    """`REASONKNEE_CACHE_SIZE`: bytes that whole files of a repository may take on disk."""
+    value = _text("REASONKNEE_CACHE_SIZE")
+    return None if value is None else as_bytes("REASONKNEE_CACHE_SIZE", value)
+
+
+def as_bytes(name: str, value: int | str) -> int:
+    """A number of bytes: a number, or text such as `500MB` or `1.5 TiB`; units are powers of 1024.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", str(value).strip().upper())
+    if found is None:
+        raise OptionError(f"{name} must be a number of bytes, such as 500000000 or 50GB, not {value!r}")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
 
 
 def volume_cache_bytes() -> int | None:
-    """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes in bytes."""
+    """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes, in bytes or as `384MB`, `1GiB`."""
     value = _text("REASONKNEE_VOLUME_CACHE")
     if value is None:
         return None
+    from datasets.utils.py_utils import convert_file_size_to_int
+
     try:
-        size = int(value)
+        size = int(value) if value.lstrip("-").isdigit() else convert_file_size_to_int(value)
     except ValueError:
         size = -1
     if size < 0:
-        raise OptionError(f"REASONKNEE_VOLUME_CACHE must be a number of bytes, 0 or more, not {value!r}")
+        raise OptionError(
+            f"REASONKNEE_VOLUME_CACHE must be a number of bytes, 0 or more, such as 402653184, 384MB or 1GiB, not"
+            f" {value!r}"
+        )
     return size
+
+
+def settings() -> dict[str, str]:
+    """The variables that are set and change what this package does, for reports; without anything secret."""
+    names = {"HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DOWNLOAD_TIMEOUT"}
+    return {
+        name: re.sub(r"//[^/@,]*@", "//…@", value)
+        for name, value in sorted(os.environ.items())
+        if (name in names or name.startswith("REASONKNEE_")) and not re.search("TOKEN|SECRET|KEY$", name)
+    }

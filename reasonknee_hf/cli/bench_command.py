@@ -274,16 +274,12 @@ def _item(args: argparse.Namespace) -> int:
 def _draw(args: argparse.Namespace, row: dict[str, Any]) -> None:
     """The picture that `reasonknee show` draws of the row."""
     from reasonknee_hf.cli.show_command import draw_row
-    from reasonknee_hf.volumes.volume import KneeVolume
 
     release = open_chosen_release(args)
     scan = next((scan for scan in release.scans(args.split) if scan.scan_id == row["scan_id"]), None)
     mask = None if scan is None else release.find_mask(scan)
-    volumes = {
-        "image": KneeVolume(row["image"]["path"], label=row["id"]),
-        "mask": KneeVolume(mask, mask=True, label=row["id"], labels=release.labels) if mask else None,
-    }
-    draw_row(row | volumes, args.out)
+    features = release.dataset.features("bench", release, mask is not None)
+    draw_row(features.decode_example(row | {"mask": mask}), args.out)
     print(f"written: {args.out}", file=sys.stderr)
 
 

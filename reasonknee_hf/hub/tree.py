@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from reasonknee_hf.errors import FileMissingError, PointerError
+
+T = TypeVar("T")
 
 # The first piece of a stream is small, so that a reader of headers gets its answer early.
 FIRST_CHUNK = 32 * 1024
@@ -81,6 +83,12 @@ class Tree(Protocol):
                 tree need not prove beforehand that the endpoint cuts ranges honestly.
         """
 
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `(path, start, stop)` spans, all of them from one endpoint.
+
+        An [`IntegrityError`] of `check` is a failure of that endpoint like any other: the next one is asked.
+        """
+
     def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """One plain GET in chunks, resumed after a cut. Closing the generator closes the connection."""
 
@@ -88,17 +96,18 @@ class Tree(Protocol):
         """What `fsspec.open` opens in any other process without further state."""
 
 
-def chunk_sizes() -> Iterator[int]:
-    """How much to ask for next when streaming."""
-    yield FIRST_CHUNK
+def chunk_sizes(first: bool = True) -> Iterator[int]:
+    """How much to ask for next when streaming; `first`: from the start of a stream."""
+    if first:
+        yield FIRST_CHUNK
     while True:
         yield CHUNK
 
 
-def pieces(content: bytes) -> Iterator[bytes]:
+def pieces(content: bytes, first: bool = True) -> Iterator[bytes]:
     """`content` as a stream would hand it out."""
     position = 0
-    for size in chunk_sizes():
+    for size in chunk_sizes(first):
         if position >= len(content):
             return
         yield content[position : position + size]
@@ -116,6 +125,14 @@ def find_entry(entries: Mapping[str, FileEntry], path: str, tree_name: str) -> F
         hint = f"; closest: {', '.join(close)}" if close else ""
         raise FileMissingError(f"{path!r} is not among the {len(entries)} files of {tree_name}{hint}")
     return found
+
+
+def could_not_connect(error: BaseException) -> bool:
+    """Whether a filesystem of fsspec says "not found" of what it could not ask for."""
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or isinstance(cause, FileNotFoundError):
+        return False
+    return isinstance(cause, OSError) or getattr(cause, "status", 404) not in (404, 410)
 
 
 def check_span(path: str, start: int, stop: int, size: int | None) -> None:

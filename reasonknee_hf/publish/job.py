@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.columns import CONFIGS
+from reasonknee_hf.knee.description import KNEE
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.schema import VOLUME_MODES
@@ -112,7 +112,7 @@ class Job:
 
     def __post_init__(self) -> None:
         for what, value, valid in (
-            ("config", self.config, (*CONFIGS, "records")),
+            ("config", self.config, (*KNEE.configs, "records")),
             ("volumes", self.volumes, VOLUME_MODES),
             ("annotations", self.annotations, ("all", "balanced")),
             ("on_error", self.on_error, ("raise", "skip", "null")),
@@ -183,6 +183,8 @@ class Job:
             "part": part,
             "files": state,
         }
+        if self.derived != Derived():
+            told["drawing"] = 2  # raised when pictures and crops of the same options come out otherwise
         if part == "questions":  # they do not depend on how volumes are kept
             told["options"] = {k: v for k, v in told["options"].items() if k not in ("volumes", "masks")}
         return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]

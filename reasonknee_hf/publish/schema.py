@@ -10,7 +10,7 @@ import pyarrow as pa
 from datasets import Features, Image, Value
 
 from reasonknee_hf.dataset.row_features import VOLUME_COLUMNS
-from reasonknee_hf.knee.columns import row_features
+from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.volumes.feature import VolumeFeature
 
 SCAN_COLUMNS = ("scan_id", "patient_id", "visit", "study", "series", "knee_side")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from reasonknee_hf.dataset.joining import BROKEN
+from reasonknee_hf.dataset.joining import BROKEN, insist_on_broken
 from reasonknee_hf.errors import PublishError, VolumeMissingError
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.records import scan_columns
@@ -159,6 +159,7 @@ def volume_rows(job: Job, split: str, scan_ids: Sequence[str]) -> Iterator[dict[
                 else:
                     row[name] = reference(url)
             except BROKEN as error:
+                insist_on_broken(error, job.opened())
                 accept_broken(job, f"{scan_id}, {base_name(url)}", error)
                 broken = True
         if not (broken and job.on_error == "skip"):
@@ -183,6 +184,8 @@ def embedded(url: str) -> dict[str, Any]:
 def copied(url: str, job: Job, column: str, scan: Scan) -> str:
     """Writes the bytes of a file beside the tables, atomically; returns its path below the root."""
     published = layout.from_root(scan.image_filepath if column == "image" else scan.label_filepath or "")
+    if base_name(url).endswith(".nii"):
+        published = published.removesuffix(".gz")
     relative = f"{job.volumes_name}/{published.removeprefix('data/')}"
     target, content = job.out / relative, read_volume(url)
     if not target.is_file() or target.stat().st_size != len(content) or target.read_bytes() != content:
@@ -192,7 +195,7 @@ def copied(url: str, job: Job, column: str, scan: Scan) -> str:
 
 def reference(url: str) -> str:
     """The URL in the words of the stock clients where they can open it: files of a Hub, but not archive members."""
-    from reasonknee_hf.hub.fs.urls import SCHEME, parse_url
+    from reasonknee_hf.hub.urls import SCHEME, parse_url
 
     if not url.startswith(SCHEME):
         return url
@@ -256,5 +259,5 @@ def file_size(url: str) -> int:
 
 
 def base_name(url: str) -> str:
-    """The last part of a path or URL."""
-    return url.replace("\\", "/").rpartition("/")[2]
+    """The last part of a path or of the first hop of a URL chain."""
+    return url.partition("::")[0].replace("\\", "/").rpartition("/")[2]

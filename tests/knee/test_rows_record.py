@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasonknee_hf.knee.columns import row_features
+from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.knee.moaks import QUESTIONS, Question
 from reasonknee_hf.knee.records import (
     Problem,

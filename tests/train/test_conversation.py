@@ -13,10 +13,10 @@ from reasonknee_hf.bench import read_answer
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.knee.scoring.settings import bench_items
+from reasonknee_hf.knee.training.targets import TARGETS
 from reasonknee_hf.train import conversation, get_recipe
 from reasonknee_hf.train.chats import make_style, row_view
 from reasonknee_hf.train.recipes import RECIPES
-from reasonknee_hf.train.targets import TARGETS
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,16 @@ def said(chat: list[dict], role: str) -> str:
 @pytest.mark.parametrize("view", list(RECIPES))
 @pytest.mark.parametrize("setting", ["zero_shot", "instruction", "gt_region"])
 def test_chats_hold_pixels_question_and_answer(row: dict, view: str, setting: str) -> None:
-    chat = conversation(row, view=view, setting=setting, region_as="text", target="box_grades")
+    told = (
+        view in ("eight", "region") and setting != "gt_region"
+    )  # made around the box: it is not asked for then
+    target = "grades" if told else "box_grades"
+    chat = conversation(row, view=view, setting=setting, region_as="text", target=target)
     assert [message["role"] for message in chat] == ["user", "assistant"]
     pictures = [part for part in chat[0]["content"] if part["type"] != "text"]
-    layout = row_view(row, make_style({"view": view}))
+    layout = row_view(
+        row, make_style({"view": view, "target": target, "setting": setting, "region_as": "text"})
+    )
     if RECIPES[view].kind == "video":
         (video,) = pictures
         assert video["video"].shape == (*layout.grid[:1], *layout.size, 3)
@@ -60,7 +66,9 @@ def test_training_asks_what_the_benchmark_asks(rows: list[dict], setting: str) -
     some = [row for row in rows if row["bbox"]][:62]
     for row, item in zip(some, bench_items(some, setting), strict=True):
         chat = conversation(row, setting=setting, region_as="text", view=get_recipe("planes", size=28))
-        assert said(chat, "user") == item["prompt"]
+        sides, _, asked = said(chat, "user").partition("\n")
+        assert sides.endswith("the patient's right is on the left of the coronal and axial planes.")
+        assert asked == item["prompt"]
 
 
 def test_the_true_region_as_text_as_crop_and_both(row: dict) -> None:
@@ -99,7 +107,7 @@ def test_chats_without_an_answer_end_with_the_user(row: dict) -> None:
 
 def test_other_prompts_take_the_place_of_the_rows_own(row: dict) -> None:
     chat = conversation(row, view="planes", setting="instruction", prompts={"16": "Grade it."})
-    assert said(chat, "user") == "Grade it."
+    assert said(chat, "user").split("\n")[1:] == ["Grade it."]
     with pytest.raises(OptionError, match="no text for question 16"):
         conversation(row, view="planes", prompts={"15": "Grade it."})
 
@@ -133,7 +141,18 @@ def test_targets_are_said_as_they_are(row: dict, target: str) -> None:
         ({}, {"veiw": "o1"}, OptionError, "no option of a conversation 'veiw'"),
         ({}, {"coordinates": "mm"}, OptionError, "voxels, view"),
         ({}, {"view": "planes", "setting": "gt_region"}, OptionError, "region_as='text'"),
-        ({}, {"view": "eight", "coordinates": "view", "target": "box_grades"}, RecordError, "clip=True"),
+        (
+            {},
+            {
+                "view": "eight",
+                "coordinates": "view",
+                "target": "box_grades",
+                "setting": "gt_region",
+                "region_as": "text",
+            },
+            RecordError,
+            "clip=True",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(row: dict, changes, options, error, match) -> None:

@@ -20,9 +20,10 @@ IMAGE = "<image>"
 class Frames(Sequence[Any]):
     """The frames of one document as PIL pictures, decoded when they are iterated and not before."""
 
-    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, options: Mapping[str, Any], mask: str | None = None) -> None:
         self.path = path
         self.options = dict(options)
+        self.mask = mask
 
     def __len__(self) -> int:
         return int(self.options["n"])
@@ -39,9 +40,10 @@ class Frames(Sequence[Any]):
     def _pictures(self) -> list[Any]:
         from PIL import Image
 
-        from reasonknee_hf.volumes.volume import KneeVolume
+        from reasonknee_hf.knee.description import row_features
 
-        return [Image.fromarray(frame) for frame in KneeVolume(self.path).frames(**self.options)]
+        row = row_features("scans").decode_example({"image": self.path, "mask": self.mask})
+        return [Image.fromarray(frame) for frame in row["image"].frames(**self.options)]
 
 
 def dataset(
@@ -80,6 +82,9 @@ def dataset(
 
     release = open_release(source, revision, endpoint, images=images)
     rows = list(release_rows(release, split, scans=scans))
+    masks = {}  # regions live on their grids
+    if setting == "gt_region":
+        masks = {scan.scan_id: release.mask_url(scan) for scan in release.scans(split)}
     prompts = read_questions(questions) if questions else None
     documents = [
         {
@@ -91,6 +96,7 @@ def dataset(
             "grades": row["grades"],
             "text": item["prompt"],
             "image": item["image"],
+            "mask": masks.get(row["scan_id"]),
             "frames": {"window": window, "n": frames, "size": size, "around": item["region"]},
         }
         for row, item in zip(
@@ -107,7 +113,7 @@ def doc_to_text(doc: Mapping[str, Any]) -> str:
 
 def doc_to_image(doc: Mapping[str, Any]) -> Frames:
     """The frames, not decoded yet."""
-    return Frames(doc["image"], doc["frames"])
+    return Frames(doc["image"], doc["frames"], doc["mask"])
 
 
 def doc_to_target(doc: Mapping[str, Any]) -> str:

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 
-from reasonknee_hf.errors import IntegrityError, ReasonKneeError, ReleaseError
+from reasonknee_hf.errors import (
+    EndpointError,
+    ExtraMissingError,
+    FileMissingError,
+    IntegrityError,
+    OptionError,
+    ReasonKneeError,
+    ReleaseError,
+)
 from reasonknee_hf.hub.locks import ForkSafeFilesystem
 from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
     FileEntry,
     check_span,
     chunk_sizes,
+    could_not_connect,
     find_entry,
     refuse_pointer,
 )
 
+T = TypeVar("T")
+
 # Version control keeps thousands of objects here; none of them belongs to the release.
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
+_NOTHING = re.compile(r"(?!)")
 
 
 class FsspecTree:
@@ -31,15 +44,19 @@ class FsspecTree:
 
     Args:
         root: Local folder, or a URL such as `memory://release` or `s3://bucket/release`.
+        closed: Folders whose path it finds are listed as one entry, without size, and not looked into.
 
     Raises:
+        OptionError: `root` is a URL of a kind that no filesystem knows.
+        ExtraMissingError: The package for URLs of its kind is not installed.
         ReleaseError: `root` is not a folder that can be listed.
     """
 
     sha: str | None = None
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        filesystem, self._root = fsspec.core.url_to_fs(os.fspath(root))
+    def __init__(self, root: str | os.PathLike[str], closed: re.Pattern[str] = _NOTHING) -> None:
+        self._closed = closed
+        filesystem, self._root = _opened(os.fspath(root))
         self._base = ForkSafeFilesystem(filesystem)
         self._root = self._root.rstrip("/")
         self._local = "file" in _protocols(self._fs)
@@ -63,19 +80,29 @@ class FsspecTree:
         return self._entries
 
     def _list(self) -> dict[str, FileEntry]:
-        files = _files_below(self._root) if self._local else self._remote_files()
         try:
+            files = _files_below(self._root, self._closed) if self._local else self._remote_files()
             return {path: FileEntry(path, size) for path, size in sorted(files)}
-        except OSError as error:
-            raise ReleaseError(f"{self.name} cannot be listed: {error}. Name an existing folder") from error
+        except Exception as error:  # clients of storage services have error types of their own
+            raise ReleaseError(
+                f"{self.name} cannot be listed: {_told(error)}. Name an existing folder"
+                + ("" if self._local else ", and check the connection and the login for it")
+            ) from error
 
     def _remote_files(self) -> Iterator[tuple[str, int | None]]:
+        # Not by `walk` of fsspec, to which a folder that cannot be listed is an empty one.
         prefix = len(self._root) + 1 if self._root else 0
-        for folder, folders, files in self._fs.walk(self._root, detail=True, on_error="raise"):
-            for skipped in _SKIPPED_FOLDERS & folders.keys():
-                del folders[skipped]
-            for base, info in files.items():
-                yield posixpath.join(folder, base)[prefix:], info.get("size")
+        folders = [self._root]
+        while folders:
+            folder = folders.pop()
+            for info in self._fs.ls(folder, detail=True):
+                path = info["name"].rstrip("/")
+                if info["type"] != "directory":
+                    yield path[prefix:], info.get("size")
+                elif self._closed.search(path[prefix:]):
+                    yield path[prefix:], None
+                elif path != folder and posixpath.basename(path) not in _SKIPPED_FOLDERS:
+                    folders.append(path)
 
     def entry(self, path: str) -> FileEntry:
         """One file. Raises [`FileMissingError`] if it is not listed."""
@@ -85,7 +112,8 @@ class FsspecTree:
         """The size in bytes."""
         size = self.entry(path).size
         if size is None:
-            size = self._fs.size(self._full(path))
+            with self._readable(path):
+                size = self._fs.size(self._full(path))
         if size is None:
             raise IntegrityError(f"{self.name} does not say how large {path!r} is")
         return int(size)
@@ -106,13 +134,20 @@ class FsspecTree:
             return [whole[start:stop] for start, stop in spans]
         return [self._range(path, start, stop) for start, stop in spans]
 
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `spans`. There is nobody else to ask."""
+        return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
+
     def _range(self, path: str, start: int, stop: int) -> bytes:
         if self._local:
             with self._readable(path), open(self._full(path), "rb") as file:
                 file.seek(start)
                 data = file.read(stop - start)
+        elif stop > start:
+            with self._readable(path):
+                data = bytes(self._fs.cat_file(self._full(path), start=start, end=stop))
         else:
-            data = bytes(self._fs.cat_file(self._full(path), start=start, end=stop)) if stop > start else b""
+            data = b""
         if len(data) != stop - start:
             raise IntegrityError(
                 f"{path!r} of {self.name}: bytes {start}-{stop} came back as {len(data)} bytes. "
@@ -153,15 +188,21 @@ class FsspecTree:
 
     @contextmanager
     def _readable(self, path: str) -> Iterator[None]:
-        """Names a local file of which the system gives no bytes; elsewhere that may be the connection."""
+        """Names a file of which the system, or the client of a storage service, gives no bytes."""
         try:
             yield
-        except OSError as error:
-            if not self._local or isinstance(error, (ReasonKneeError, FileNotFoundError)):
+        except Exception as error:  # only a builtin: an iterator that is left to the end of the program outlives ours
+            if isinstance(error, ReasonKneeError):
                 raise
-            raise IntegrityError(
-                f"{path!r} of {self.name} cannot be read ({error.strerror or error}). "
-                f"Check its permissions and the disk"
+            if isinstance(error, FileNotFoundError) and not could_not_connect(error):
+                raise
+            if isinstance(error, OSError) and self._local:
+                raise IntegrityError(
+                    f"{path!r} of {self.name} cannot be read ({error.strerror or error}). "
+                    f"Check its permissions and the disk"
+                ) from error
+            raise EndpointError(
+                f"{path!r} of {self.name} cannot be read: {_told(error)}. Check the connection and the login for it"
             ) from error
 
     def url(self, path: str) -> str:
@@ -175,12 +216,54 @@ class FsspecTree:
         return f"{self._root}/{path}" if self._root else path
 
 
-def _files_below(
-    folder: str, prefix: str = "", above: frozenset[tuple[int, int]] = frozenset()
-) -> Iterator[tuple[str, int]]:
-    """Path and size of every file below a local folder; links are followed, unless back to a folder above.
+def _opened(root: str) -> tuple[Any, str]:
+    """The filesystem of a URL or path, and the path there."""
+    try:
+        filesystem, path = fsspec.core.url_to_fs(root)
+    except ImportError as error:
+        raise ExtraMissingError(f"{root!r} needs a package that is not installed: {error}") from error
+    except Exception as error:
+        raise OptionError(
+            f"{root!r} cannot be opened: {_told(error)}. Name a folder, a URL that fsspec knows, or a dataset id"
+        ) from error
+    return filesystem, path
 
-    Volumes often lie on another disk, with a link in their place.
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+class FsspecFiles(FsspecTree):
+    """Some files of an fsspec filesystem by their paths there; nothing is listed to find them.
+
+    Args:
+        filesystem: Where they lie.
+        paths: The files.
+    """
+
+    def __init__(self, filesystem: Any, paths: Sequence[str]) -> None:
+        self._base, self._root, self._paths = ForkSafeFilesystem(filesystem), "", tuple(paths)
+        self._local = "file" in _protocols(filesystem)
+        self.identity = str(filesystem.unstrip_protocol(paths[0])) if paths else ""
+        self.name = type(filesystem).__name__
+        self._entries = None
+
+    def _list(self) -> dict[str, FileEntry]:
+        try:
+            return {path: FileEntry(path, self._fs.info(path).get("size")) for path in self._paths}
+        except FileNotFoundError as error:
+            raise FileMissingError(f"a file of {self.name} is not there: {error}") from error
+
+
+def _files_below(
+    folder: str,
+    closed: re.Pattern[str],
+    prefix: str = "",
+    above: frozenset[tuple[int, int]] = frozenset(),
+) -> Iterator[tuple[str, int | None]]:
+    """Path and size of every file below a local folder, and path of each closed folder.
+
+    Links are followed, unless back to a folder above: volumes often lie on another disk, with a link in their place.
     """
     own = os.stat(folder)
     here = (own.st_dev, own.st_ino)
@@ -196,8 +279,10 @@ def _files_below(
                 continue  # a link to nothing, to itself, or to where we may not go
             if stat.S_ISREG(state.st_mode):
                 yield prefix + entry.name, state.st_size
+            elif stat.S_ISDIR(state.st_mode) and closed.search(prefix + entry.name):
+                yield prefix + entry.name, None
             elif stat.S_ISDIR(state.st_mode) and entry.name not in _SKIPPED_FOLDERS:
-                yield from _files_below(entry.path, f"{prefix}{entry.name}/", above | {here})
+                yield from _files_below(entry.path, closed, f"{prefix}{entry.name}/", above | {here})
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:
