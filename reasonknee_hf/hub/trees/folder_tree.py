@@ -191,7 +191,9 @@ class FsspecTree:
         """Names a file of which the system, or the client of a storage service, gives no bytes."""
         try:
             yield
-        except Exception as error:  # only a builtin: an iterator that is left to the end of the program outlives ours
+        except (
+            Exception
+        ) as error:  # only a builtin: an iterator that is left to the end of the program outlives ours
             if isinstance(error, ReasonKneeError):
                 raise
             if isinstance(error, FileNotFoundError) and not could_not_connect(error):
