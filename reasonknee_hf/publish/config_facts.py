@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Features
 
-from reasonknee_hf.knee.moaks import CATEGORIES
+from reasonknee_hf.knee.grade_counts import by_category, count_grades
 
 GradeCounts = dict[str, dict[int, int]]
 
@@ -128,21 +128,14 @@ def files_named(store: Store, files: Iterable[str]) -> set[str]:
 
 def grade_counts(store: Store, files: Iterable[str]) -> GradeCounts:
     """How often each category has each grade; every attribute of a row counts."""
-    counts: dict[str, Counter[int]] = {}
+    keys = ["question_id", "attribute", "grade"]
+    found: Counter[tuple[Any, ...]] = Counter()
     for name in files:
         with store.open(name) as stream, pq.ParquetFile(stream) as file:
-            for batch in file.iter_batches(columns=["category", "grades"], batch_size=1 << 16):
-                grades = batch.column("grades")
-                parents = pc.list_parent_indices(grades)
-                pairs = pa.table(
-                    {
-                        "category": batch.column("category").take(parents),
-                        "grade": pc.struct_field(pc.list_flatten(grades), "grade"),
-                    }
-                )
-                for row in pairs.group_by(["category", "grade"]).aggregate([([], "count_all")]).to_pylist():
-                    if row["category"] is not None:
-                        counts.setdefault(CATEGORIES[row["category"]], Counter())[row["grade"]] += row[
-                            "count_all"
-                        ]
-    return {name: dict(sorted(counts[name].items())) for name in CATEGORIES if name in counts}
+            for batch in file.iter_batches(columns=["question_id", "grades"], batch_size=1 << 16):
+                grades, flat = batch.column("grades"), pc.list_flatten(batch.column("grades"))
+                asked = batch.column("question_id").take(pc.list_parent_indices(grades))
+                table = pa.table([asked, *(pc.struct_field(flat, key) for key in keys[1:])], names=keys)
+                for row in table.group_by(keys).aggregate([([], "count_all")]).to_pylist():
+                    found[tuple(row[key] for key in keys)] += row["count_all"]
+    return by_category(count_grades((*key, times) for key, times in found.items()))
