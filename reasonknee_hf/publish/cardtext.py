@@ -10,7 +10,7 @@ from datasets import ClassLabel, Value
 
 from reasonknee_hf.publish.attribution import template
 from reasonknee_hf.publish.config_facts import ConfigFacts, GradeCounts
-from reasonknee_hf.publish.convert import Conversion
+from reasonknee_hf.publish.conversion import Conversion
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.schema import is_volume
 

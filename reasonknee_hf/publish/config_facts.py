@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +32,9 @@ class Store(Protocol):
     def size(self, name: str) -> int:
         """Bytes of a file."""
 
+    def sha256(self, name: str) -> str:
+        """Hash of a file."""
+
 
 class Folder:
     """A local folder of finished files."""
@@ -50,6 +54,19 @@ class Folder:
     def size(self, name: str) -> int:
         """Bytes of a file."""
         return (self.root / name).stat().st_size
+
+    def sha256(self, name: str) -> str:
+        """Hash of a file."""
+        with self.open(name) as file:
+            return hash_of(file)
+
+
+def hash_of(file: IO[bytes]) -> str:
+    """The sha256 of what is left of a file."""
+    digest = sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -126,9 +143,9 @@ def files_named(store: Store, files: Iterable[str]) -> set[str]:
     return found
 
 
-def grade_counts(store: Store, files: Iterable[str]) -> GradeCounts:
+def grade_counts(store: Store, files: Iterable[str]) -> Counter[tuple[str, int]]:
     """How often each category has each grade; every attribute of a row counts."""
-    counts: dict[str, Counter[int]] = {}
+    counts: Counter[tuple[str, int]] = Counter()
     for name in files:
         with store.open(name) as stream, pq.ParquetFile(stream) as file:
             for batch in file.iter_batches(columns=["category", "grades"], batch_size=1 << 16):
@@ -142,7 +159,13 @@ def grade_counts(store: Store, files: Iterable[str]) -> GradeCounts:
                 )
                 for row in pairs.group_by(["category", "grade"]).aggregate([([], "count_all")]).to_pylist():
                     if row["category"] is not None:
-                        counts.setdefault(CATEGORIES[row["category"]], Counter())[row["grade"]] += row[
-                            "count_all"
-                        ]
-    return {name: dict(sorted(counts[name].items())) for name in CATEGORIES if name in counts}
+                        counts[CATEGORIES[row["category"]], row["grade"]] += row["count_all"]
+    return counts
+
+
+def by_category(counts: Counter[tuple[str, int]]) -> GradeCounts:
+    """The counts as category → grade → number, in order."""
+    found: GradeCounts = {name: {} for name in CATEGORIES}
+    for (category, grade), count in sorted(counts.items()):
+        found[category][grade] = count
+    return {name: grades for name, grades in found.items() if grades}

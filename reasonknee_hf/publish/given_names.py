@@ -10,6 +10,8 @@ from reasonknee_hf.errors import PublishError
 _CONFIG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PART = re.compile(r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
 _RESERVED = {"all"}
+_FILES = {"readme.md", "croissant.json", "license", "notice"}  # what lies beside the folders of configs
+_LONGEST = 96  # with what is added to it, it is the name of folders, files and configs
 
 
 def check_name(what: str, name: str) -> None:
@@ -18,14 +20,16 @@ def check_name(what: str, name: str) -> None:
     Raises:
         PublishError: The name is refused.
     """
-    if _CONFIG.fullmatch(name) and name not in _RESERVED and not name.endswith("."):
+    taken = name in _RESERVED or name.lower() in _FILES
+    if _CONFIG.fullmatch(name) and not taken and not name.endswith(".") and len(name) <= _LONGEST:
         return
     proposed = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "config"
-    if proposed in _RESERVED:
-        proposed += "_rows"
+    proposed = proposed[:_LONGEST].rstrip("_.-")
+    if proposed in _RESERVED or proposed.lower() in _FILES:
+        proposed = f"{proposed.partition('.')[0]}_rows"
     raise PublishError(
         f"{name!r} is no name for a {what}: it would not load back (letters, digits, '_', '-' and '.', beginning "
-        f"with a letter or digit; not {', '.join(sorted(_RESERVED))}). {proposed!r} would."
+        f"with a letter or digit; at most {_LONGEST}; not {', '.join(sorted(_RESERVED | _FILES))}). {proposed!r} would."
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from reasonknee_hf.errors import PublishError
+
 SIZES = (
     (1_000, "n<1K"),
     (10_000, "1K<n<10K"),
@@ -47,6 +49,34 @@ def front_matter(card: str) -> tuple[str, str]:
     """YAML text and body of a card; the first is empty where it has none."""
     found = _FRONT.match(card)
     return (found.group(1), card[found.end() :]) if found else ("", card)
+
+
+def read_metadata(text: str) -> dict[str, Any]:
+    """The metadata of a card that is there.
+
+    Raises:
+        PublishError: They are not YAML, or not of the kinds that can be merged.
+    """
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise PublishError(
+            f"The card that is there has metadata that are not YAML: {' '.join(str(error).split())}. Mend it first."
+        ) from None
+    data = {} if data is None else data
+    if not isinstance(data, dict):
+        raise PublishError(
+            "The card that is there begins with a block between lines of '---' that holds no keys and values but a "
+            f"{type(data).__name__}. Mend it first."
+        )
+    for key in ("configs", "dataset_info"):
+        listed = data.get(key) or []
+        listed = [listed] if key == "dataset_info" and isinstance(listed, dict) else listed
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            raise PublishError(
+                f"{key} of the card that is there is no list of keys and values. Mend it first."
+            )
+    return data
 
 
 def card_problems(card: str) -> list[str]:

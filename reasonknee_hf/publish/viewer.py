@@ -96,11 +96,9 @@ def check_viewer(store: Store, card: str) -> list[Finding]:
 
 def patterns_readable(card: str) -> bool:
     """Whether the metadata say which files belong to which config."""
-    import yaml
-
     try:
         return bool(patterns(card))
-    except (yaml.YAMLError, AttributeError, TypeError):
+    except (PublishError, AttributeError, TypeError):
         return False
 
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from reasonknee_hf.bench import read_answer
 from reasonknee_hf.knee.moaks import QUESTIONS
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bench" / "answers.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads(
+    (Path(__file__).parents[1] / "golden" / "bench" / "answers.json").read_text(encoding="utf-8")
+)
 QUESTION = st.sampled_from(list(QUESTIONS.values()))
 
 

@@ -15,8 +15,8 @@ from collections import namedtuple
 
 import pytest
 from archives import CountingTree, cut, make_zip
-from hub import faults as f
 
+from hub import faults as f
 from reasonknee_hf.cli import main
 from reasonknee_hf.errors import ArchiveError, EndpointError, IntegrityError, OptionError
 from reasonknee_hf.hub.fs.join import join

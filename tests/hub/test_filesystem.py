@@ -16,10 +16,10 @@ import pytest
 from archives import cut, make_zip
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.tests import abstract
-from hub import faults
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hub import faults
 from reasonknee_hf.errors import EndpointError, FileMissingError, MemberMissingError, OptionError
 from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem

@@ -6,8 +6,8 @@ import json
 import random
 
 import pytest
-from hub import faults as f
 
+from hub import faults as f
 from reasonknee_hf.cli import doctor_command as command
 from reasonknee_hf.cli import main
 from reasonknee_hf.hub.wire.doctor import doctor

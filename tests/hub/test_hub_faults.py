@@ -9,8 +9,8 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hub import faults as f
 
+from hub import faults as f
 from reasonknee_hf.errors import ReasonKneeError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.trees.hub_tree import HubTree

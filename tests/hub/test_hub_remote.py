@@ -14,10 +14,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hub import faults as f
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hub import faults as f
 from reasonknee_hf.errors import (
     EndpointError,
     FileMissingError,

@@ -10,9 +10,9 @@ import subprocess
 import threading
 
 import pytest
+
 from hub import faults as f
 from hub.server import Origin
-
 from reasonknee_hf.errors import EndpointError, OptionError, UnreachableError
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.wire import mirrors

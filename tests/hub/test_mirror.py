@@ -9,10 +9,10 @@ import zipfile
 from itertools import islice
 
 import pytest
-from hub.faults import Rule, ignore_range
 from support import files_below, in_fresh_process, plain
 
 import reasonknee_hf
+from hub.faults import Rule, ignore_range
 from reasonknee_hf.errors import EndpointError
 from reasonknee_hf.knee.sample import write_sample
 

@@ -27,7 +27,8 @@ from reasonknee_hf.publish import card as cards
 from reasonknee_hf.publish import viewer
 from reasonknee_hf.publish.attribution import CREATORS, attribution, require_attribution
 from reasonknee_hf.publish.config_facts import ConfigFacts, SplitFacts
-from reasonknee_hf.publish.convert import Conversion, convert
+from reasonknee_hf.publish.conversion import Conversion
+from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.job import Job, ReleaseSpec
 from reasonknee_hf.publish.picture import grade_picture

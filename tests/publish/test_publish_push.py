@@ -167,7 +167,7 @@ def limited(self, names):
     upload(self, names)
 repository.Repository.upload = limited
 push("me/knee", "full", source=sys.argv[1], on_error="null", hub_endpoint=sys.argv[2], token="hf_x",
-     shard_bytes=300_000, verify=False)
+     shard_bytes=300_000, verify=False, public_volumes=True)
 """
 
 
@@ -413,7 +413,7 @@ def test_command(origin, sample_dir, tmp_path):
     command = [
         sys.executable, "-m", "reasonknee_hf", "push", REPO, "--config", "bench", "--source", str(sample_dir),
         "--on-error", "null", "--volumes", "none", "--private", "--token", "hf_x", "--hub", origin.url,
-        "--revision", "side", "--limit", "4",
+        "--branch", "side", "--limit", "4",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
