@@ -65,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ReasonKneeError as error:
         print(f"reasonknee: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("reasonknee: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 0

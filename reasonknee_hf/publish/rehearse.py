@@ -62,7 +62,7 @@ def rehearse(job: Job, standing: Standing, deleted: Sequence[str] = ()) -> str:
     if licence not in (None, LICENCE, [LICENCE]):
         logger.warning("the card says licence %r; the derived annotations are %s", licence, LICENCE)
     before, after = (default_config(front_matter(one)[0], standing.names) for one in (standing.card, merged))
-    if before != after:
+    if before not in (None, after):
         logger.warning(
             "load_dataset(%r) without a config gives %s from now on, not %s", standing.place, after, before
         )

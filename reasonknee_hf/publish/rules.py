@@ -92,7 +92,19 @@ def card_problems(card: str) -> list[str]:
         return [f"the metadata are not plain YAML: {' '.join(str(error).split())}"]
     if not isinstance(data, dict):
         return ["the metadata must be keys and values"]
-    return [*_words(data), *_configs(data.get("configs")), *_infos(data.get("dataset_info"))]
+    return [*_keys(data), *_words(data), *_configs(data.get("configs")), *_infos(data.get("dataset_info"))]
+
+
+def _keys(value: Any, path: str = "") -> Iterator[str]:
+    """Keys that the Hub's database cannot hold."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if "." in str(key) or "$" in str(key):
+                yield f"{path}{key}: a key with '.' or '$' cannot be stored"
+            yield from _keys(inner, f"{path}{key}/")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _keys(inner, path)
 
 
 def _words(data: dict[str, Any]) -> Iterator[str]:
