@@ -15,7 +15,7 @@ import sys
 
 import datasets
 
-from reasonknee_hf.dataset.builder import ReasonKnee
+from reasonknee_hf.knee.knee_builder import ReasonKnee
 from reasonknee_hf.version import __version__
 
 

@@ -2,7 +2,7 @@
 
     python examples/sft_lora.py out                       # the sample, a tiny model, the CPU
     python examples/sft_lora.py out --model Qwen/Qwen2.5-VL-3B-Instruct --source /data/3DReasonKnee \
-        --view region --target box_grades --steps 2000 --batch-size 4
+        --view jitter --target box_grades --steps 2000 --batch-size 4
     torchrun --nproc-per-node 4 examples/sft_lora.py out …                      # the same on four GPUs
 
 Stop it and start it again with `--resume out/checkpoint-N`: it goes on with the next row.
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> Trainer:
     parser.add_argument("out")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--source", default="sample")
-    parser.add_argument("--view", default="region")
+    parser.add_argument("--view", default="jitter")
     parser.add_argument("--size", type=int, help="height and width of frames; by default a pixel is a voxel")
     parser.add_argument("--target", default="box_grades")
     parser.add_argument("--steps", type=int, default=20)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reasonknee_hf import environment
+from reasonknee_hf.dataset.contract import make_known
 from reasonknee_hf.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from reasonknee_hf.dataset.register import register as register
     from reasonknee_hf.dataset.stream import report as report
     from reasonknee_hf.errors import ReasonKneeError as ReasonKneeError
-    from reasonknee_hf.knee.open_release import open_release as open_release
+    from reasonknee_hf.knee.description import open_release as open_release
     from reasonknee_hf.knee.release import Release as Release
     from reasonknee_hf.publish.convert import convert as convert
     from reasonknee_hf.publish.push import push as push
@@ -37,7 +38,7 @@ _PUBLIC = {
     "VolumeFeature": "reasonknee_hf.volumes.feature",
     "convert": "reasonknee_hf.publish.convert",
     "load_dataset": "reasonknee_hf.dataset.loading",
-    "open_release": "reasonknee_hf.knee.open_release",
+    "open_release": "reasonknee_hf.knee.description",
     "push": "reasonknee_hf.publish.push",
     "register": "reasonknee_hf.dataset.register",
     "report": "reasonknee_hf.dataset.stream",
@@ -62,6 +63,12 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
 
+
+# Short name -> where its description lies; imported when the name is first asked for. The first one is the default.
+_DATASETS = {"reasonknee": "reasonknee_hf.knee.description:KNEE"}
+
+for _name, _where in _DATASETS.items():
+    make_known(_name, _where)
 
 if environment.register_on_import():
     from reasonknee_hf.dataset.register import register

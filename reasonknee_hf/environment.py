@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 
 from reasonknee_hf.errors import OptionError
 
@@ -76,3 +77,13 @@ def volume_cache_bytes() -> int | None:
     if size < 0:
         raise OptionError(f"REASONKNEE_VOLUME_CACHE must be a number of bytes, 0 or more, not {value!r}")
     return size
+
+
+def settings() -> dict[str, str]:
+    """The variables that are set and change what this package does, for reports; without anything secret."""
+    names = {"HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DOWNLOAD_TIMEOUT"}
+    return {
+        name: re.sub(r"//[^/@,]*@", "//…@", value)
+        for name, value in sorted(os.environ.items())
+        if (name in names or name.startswith("REASONKNEE_")) and not re.search("TOKEN|SECRET|KEY$", name)
+    }

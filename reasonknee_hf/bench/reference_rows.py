@@ -17,7 +17,7 @@ from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.records import to_row
 from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.scans import Scan, scan_from_image_path
+from reasonknee_hf.knee.scans import unlisted_scan
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def release_rows(
     def rows() -> Iterator[dict[str, Any]]:
         for record in iter_records(release.tree.stream(path), name=f"{path} of {release.tree.name}"):
             named = record.value.get("image")
-            scan = release.scan_of(named, split) or scan_from_image_path(named, split) or _nowhere(split)
+            scan = release.scan_of(named, split) or unlisted_scan(named, split)
             if scan.scan_id not in images:
                 images[scan.scan_id] = release.image_url(scan)
             row, problems = to_row(record.value, scan, images[scan.scan_id], None)
@@ -64,8 +64,3 @@ def release_rows(
             yield row
 
     return takewhile(within, rows())
-
-
-def _nowhere(split: str) -> Scan:
-    """Stands for the scan of a record that names no volume."""
-    return Scan("", "", "", "", "right", "", None, split)

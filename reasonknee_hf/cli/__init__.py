@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "reasonknee_hf.cli.doctor_command",
         "which endpoints a run could use, and who would get a token",
     ),
+    "env": ("reasonknee_hf.cli.env_command", "versions and settings, for reports of faults"),
     "masks": ("reasonknee_hf.cli.masks_command", "list, get or join the members of the cut mask archive"),
     "push": ("reasonknee_hf.cli.push_command", "write such a version and push it to a repository"),
     "rows": ("reasonknee_hf.cli.rows_command", "rows of one config as JSON lines"),

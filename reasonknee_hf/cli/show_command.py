@@ -83,7 +83,7 @@ def find_row(wanted: str, **options: Any) -> dict[str, Any]:
         OptionError: No row and no scan has this id.
     """
     from reasonknee_hf.dataset.loading import load_dataset
-    from reasonknee_hf.knee.open_release import open_release
+    from reasonknee_hf.knee.description import open_release
 
     places = {name: options[name] for name in _PLACES if name in options}
     scan_of_row, _, question = wanted.rpartition("_")

@@ -56,6 +56,6 @@ def check_picture(path: str | Path) -> None:
 
 def open_chosen_release(args: argparse.Namespace) -> Release:
     """The release that the source options name."""
-    from reasonknee_hf.knee.open_release import open_release
+    from reasonknee_hf.knee.description import open_release
 
     return open_release(**source_options(args))

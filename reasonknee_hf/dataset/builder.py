@@ -1,4 +1,4 @@
-"""The dataset builder. Thin on purpose: it names configs and splits, and asks `release` for rows.
+"""The builder of every dataset. Thin on purpose: it names configs and splits, and asks the release for rows.
 
 `datasets` patches `open`, `os.path` and `Path` inside this module when streaming, so nothing here touches files.
 """
@@ -14,18 +14,15 @@ from typing import Any
 import datasets
 import numpy as np
 
+from reasonknee_hf.dataset.contract import Description, Release
 from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.dataset.joining import RowOptions
 from reasonknee_hf.dataset.prepared import PreparedInfo
 from reasonknee_hf.dataset.split_rows import Quintuples
 from reasonknee_hf.dataset.stream import RowStream, row_stream
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.open_release import open_release
-from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.row_features import row_features
 from reasonknee_hf.version import __version__
 
-ANNOTATIONS = ("all", "balanced")
 ON_ERROR = ("raise", "skip", "null")
 EQUAL_STEPS = ("drop", "pad")
 BALANCES = ("grades",)
@@ -33,7 +30,7 @@ STREAM_ONLY = ("shuffle", "equal_steps", "balance", "start", "prefetch")
 
 
 @dataclass
-class ReasonKneeConfig(datasets.BuilderConfig):
+class RowsConfig(datasets.BuilderConfig):
     """Options of one config; each is a keyword of `load_dataset`.
 
     Args:
@@ -42,11 +39,10 @@ class ReasonKneeConfig(datasets.BuilderConfig):
         endpoint: Base URL of a Hub or mirror, or several in order of preference.
         images: Another root for the volumes: a folder or URL that holds the same relative paths.
         masks: Whether rows have a `mask`.
-        annotations: `"all"`, or `"balanced"` for the published balanced arrays.
+        annotations: Which of the published arrays of records, where there are several kinds; `"all"` by default.
         on_error: What to do with a row that does not fit or whose volume or mask is absent: `"raise"`, `"skip"`
             (counted, listed at the end) or `"null"` (row kept, column null). With `"raise"` an absent volume fails when
             it is touched.
-        high_fidelity: Scan ids, or a CSV of them, for the config `high_fidelity`.
         shuffle: Seed of our shuffle: scans are permuted, and rows mixed inside windows of a few scans, so that each
             volume is decoded once. A pure function of (seed, epoch). `False` is no shuffle. Streaming only.
         window: Number of scans in a window of the shuffle.
@@ -56,7 +52,7 @@ class ReasonKneeConfig(datasets.BuilderConfig):
             rest is dropped, or rows of the same shard are repeated. How many is logged. Not with `on_error="skip"`.
             Streaming only.
         balance: `"grades"`: rows of rare grades are repeated inside the windows of the shuffle, by the rule of
-            `rows.balance`; the weights are logged. Goes with `shuffle`.
+            `Description.weights`; the weights are logged. Goes with `shuffle`.
         start: Number of the first row, found in the row index, in every epoch. Workers and ranks cannot share such a
             stream. Streaming only.
         prefetch: `False` switches off the background thread that loads the volumes of the next scan, once rows touch
@@ -71,7 +67,6 @@ class ReasonKneeConfig(datasets.BuilderConfig):
     masks: bool = True
     annotations: str = "all"
     on_error: str = "raise"
-    high_fidelity: str | Sequence[str] | None = None
     shuffle: int | None = None
     window: int = 4
     num_shards: int | None = None
@@ -83,14 +78,19 @@ class ReasonKneeConfig(datasets.BuilderConfig):
 
 
 _BASE_FIELDS = {field.name for field in fields(datasets.BuilderConfig)}
-OPTIONS = tuple(
-    f.name for f in fields(ReasonKneeConfig) if f.name not in _BASE_FIELDS and f.name != "identity"
-)
 _BUILDER_PARAMETERS = set(inspect.signature(datasets.DatasetBuilder.__init__).parameters)
 
 
-class ReasonKnee(datasets.GeneratorBasedBuilder):
-    """Builder of the quintuples of 3DReasonKnee.
+def configs_of(dataset: Description, kind: type[RowsConfig]) -> list[RowsConfig]:
+    """The configs of a dataset, as its builder class lists them."""
+    return [
+        kind(name=name, version=datasets.Version(__version__), description=config.text)
+        for name, config in dataset.configs.items()
+    ]
+
+
+class RowsBuilder(datasets.GeneratorBasedBuilder):
+    """Builder of the rows of one dataset. A subclass names the dataset, and its configs with [`configs_of`].
 
     Raises:
         OptionError: An unknown config, option or value; the message lists the valid ones.
@@ -99,23 +99,13 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
     """
 
     VERSION = datasets.Version(__version__)
-    BUILDER_CONFIG_CLASS = ReasonKneeConfig
-    BUILDER_CONFIGS = [  # noqa: RUF012 - datasets reads it from the class
-        ReasonKneeConfig(
-            name="full", version=VERSION, description="All quintuples: train, validation, test."
-        ),
-        ReasonKneeConfig(
-            name="high_fidelity", version=VERSION, description="Scans with expert segmentations."
-        ),
-        ReasonKneeConfig(
-            name="bench", version=VERSION, description="Test scans without reasoning and answer."
-        ),
-        ReasonKneeConfig(name="scans", version=VERSION, description="One row a scan, no questions."),
-    ]
-    DEFAULT_CONFIG_NAME = "full"
+    BUILDER_CONFIG_CLASS = RowsConfig
+    dataset: Description
 
     def __init__(self, **kwargs: Any) -> None:
         name = kwargs.get("config_name") or self.DEFAULT_CONFIG_NAME
+        base_fields = {*_BASE_FIELDS, "identity"}
+        valid = [f.name for f in fields(self.BUILDER_CONFIG_CLASS) if f.name not in base_fields]
         _check_choice("config", name, list(self.builder_configs))
         if kwargs.get("shuffle") is False:
             kwargs["shuffle"] = None
@@ -126,33 +116,31 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             key: kwargs[key] for key in kwargs if key not in _BUILDER_PARAMETERS and kwargs[key] is not None
         }
         for option in options:
-            _check_choice("option", option, OPTIONS)
-        _check_choice("annotations", options.get("annotations", "all"), ANNOTATIONS)
+            _check_choice("option", option, valid)
+        _check_choice("annotations", options.get("annotations", "all"), self.dataset.annotations)
         _check_choice("on_error", options.get("on_error", "raise"), ON_ERROR)
         _check_choice("equal_steps", options.get("equal_steps", "drop"), EQUAL_STEPS)
         _check_choice("prefetch", options.get("prefetch", True), (True, False))
         _check_choice("balance", options.get("balance", "grades"), BALANCES)
-        if "balance" in options and ("shuffle" not in options or name in ("bench", "scans")):
+        config = self.dataset.configs[name]
+        trained = [n for n, c in self.dataset.configs.items() if c.asks and not c.hidden]
+        if "balance" in options and ("shuffle" not in options or name not in trained):
             raise OptionError(
                 "balance= repeats rows inside the windows of the shuffle: it needs shuffle= with a seed, and a config"
-                " with grades to train on (full or high_fidelity)."
+                f" with grades to train on ({' or '.join(trained)})."
             )
-        if name == "bench" and options.get("equal_steps") == "pad":
+        if config.hidden and options.get("equal_steps") == "pad":
             raise OptionError(
-                "equal_steps='pad' repeats rows, which would count twice: it is not for the config bench."
+                f"equal_steps='pad' repeats rows, which would count twice: it is not for the config {name}."
             )
         if "equal_steps" in options and options.get("on_error") == "skip":
             raise OptionError(
                 "equal_steps= counts rows before on_error='skip' leaves some out, so that ranks would wait for"
                 " each other. Pass on_error='null', which keeps every row."
             )
-        release = open_release(
-            options.get("source"),
-            options.get("revision"),
-            options.get("endpoint"),
-            kwargs.get("token"),
-            images=options.get("images"),
-            high_fidelity=options.get("high_fidelity"),
+        release = self.dataset.open(
+            token=kwargs.get("token"),
+            **{name: options[name] for name in self.dataset.open_options if name in options},
         )
         self._release: Release | None = release
         self._prepared_in: str | None = None
@@ -168,25 +156,22 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         return self._release
 
     def _info(self) -> datasets.DatasetInfo:
-        labels = self.release.labels if self.config.masks else None
         return datasets.DatasetInfo(
-            description="Quintuples of 3DReasonKnee: volume, question, 3D box, reasoning, MOAKS grades.",
-            features=row_features(self.config.name, masks=self.config.masks, labels=labels),
-            homepage="https://huggingface.co/datasets/rajpurkarlab/3DReasonKnee",
-            license="cc-by-4.0",
+            description=self.dataset.text,
+            features=self.dataset.features(self.config.name, self.release, self.config.masks),
+            homepage=self.dataset.homepage,
+            license=self.dataset.licence,
         )
 
     def _splits(self) -> tuple[str, ...]:
-        release = self.release
-        if self.config.name == "scans":
-            return release.splits
-        annotated = release.annotated_splits(self.config.annotations)
-        if self.config.name == "bench":
-            return tuple(split for split in annotated if split == "test")
-        if self.config.name == "high_fidelity":
-            chosen = release.high_fidelity_ids
-            return tuple(s for s in annotated if any(scan.scan_id in chosen for scan in release.scans(s)))
-        return annotated
+        release, config = self.release, self.dataset.configs[self.config.name]
+        splits = release.annotated_splits(self.config.annotations) if config.asks else release.splits
+        if config.splits is not None:
+            splits = tuple(split for split in splits if split in config.splits)
+        if config.chosen is not None:
+            chosen = config.chosen(release)
+            splits = tuple(s for s in splits if any(scan.scan_id in chosen for scan in release.scans(s)))
+        return splits
 
     def _rows(self, split: str) -> Quintuples:
         names = (field.name for field in fields(RowOptions) if field.name != "config")

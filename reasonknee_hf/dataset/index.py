@@ -14,7 +14,7 @@ import json
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.errors import AnnotationError
-from reasonknee_hf.knee.moaks import question_for_prompt
 
 VERSION = 1
 
@@ -40,7 +39,7 @@ class RowIndex:
         offsets: int64, where each record begins, in bytes.
         lengths: int32, the length of each record in bytes.
         image_numbers: int32, the place of each record's image in `images`.
-        question_ids: int16, 1 … 69; 0 where the prompt is unknown.
+        question_ids: int16, from 1; 0 where the prompt is unknown.
         images: The records' image paths as published, in order of first appearance; an empty one stands for
             records that name none.
         identity: What the file was, as given to [`IndexBuilder.finish`]. An index of another one is stale.
@@ -142,9 +141,14 @@ class RowIndex:
 
 
 class IndexBuilder:
-    """Builds an index from records that pass by, so that the first epoch can do it while it streams."""
+    """Builds an index from records that pass by, so that the first epoch can do it while it streams.
 
-    def __init__(self) -> None:
+    Args:
+        question_of: Gives the number of the question that a prompt asks; `None` for an unknown one.
+    """
+
+    def __init__(self, question_of: Callable[[str], int | None]) -> None:
+        self._question_of = question_of
         self._columns = {
             "offsets": array("q"),
             "lengths": array("i"),
@@ -165,12 +169,12 @@ class IndexBuilder:
         if record.index != len(self):
             raise ValueError(f"record {record.index} after {len(self)} records")
         image, prompt = record.value.get("image"), record.value.get("prompt")
-        question = question_for_prompt(prompt) if isinstance(prompt, str) else None
+        question = self._question_of(prompt) if isinstance(prompt, str) else None
         name = image if isinstance(image, str) else ""
         self._columns["offsets"].append(record.offset)
         self._columns["lengths"].append(record.length)
         self._columns["image_numbers"].append(self._images.setdefault(name, len(self._images)))
-        self._columns["question_ids"].append(question.id if question else 0)
+        self._columns["question_ids"].append(question or 0)
 
     def finish(self, *, identity: str, size: int) -> RowIndex:
         """The index of all records taken.

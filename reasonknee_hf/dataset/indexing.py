@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
+from reasonknee_hf.dataset.contract import Release
 from reasonknee_hf.dataset.index import IndexBuilder, RowIndex
 from reasonknee_hf.dataset.json_array import iter_records
 from reasonknee_hf.errors import AnnotationError
 from reasonknee_hf.hub.zips.archive import write_file
-from reasonknee_hf.knee.release import Release
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def row_index(release: Release, path: str) -> RowIndex:
         index = known_index(release, path)
         if index is None:
             logger.info("indexing the records of %s of %s", path, release.tree.name)
-            builder = IndexBuilder()
+            builder = IndexBuilder(release.dataset.question_of)
             for record in iter_records(release.tree.stream(path), name=path):
                 builder.add(record)
             index = keep_index(release, path, builder)

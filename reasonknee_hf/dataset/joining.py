@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
+from reasonknee_hf.dataset.contract import Problem, Release, Scan
 from reasonknee_hf.dataset.faults import Fault, FaultLog
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.errors import (
@@ -17,10 +18,6 @@ from reasonknee_hf.errors import (
     VolumeDataError,
     VolumeFormatError,
 )
-from reasonknee_hf.knee.records import Problem, scan_columns, to_row
-from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.row_features import ANSWER_COLUMNS
-from reasonknee_hf.knee.scans import Scan, scan_from_image_path
 from reasonknee_hf.volumes.volume import KneeVolume
 
 # What is wrong with a file itself. An endpoint that cannot be reached says nothing about the file.
@@ -65,6 +62,15 @@ class _Joined(NamedTuple):
     problems: tuple[Problem, ...]
 
 
+def scan_named(release: Release, image: object, split: str) -> tuple[Any, tuple[Problem, ...]]:
+    """The scan whose volume a record names; where the split lists none, what the name tells, and a problem."""
+    scan = release.scan_of(image, split)
+    if scan is not None:
+        return scan, ()
+    problem = Problem("image", f"{image!r} is the volume of no scan that the split {split} lists")
+    return release.dataset.unlisted(image, split), (problem,)
+
+
 class Joiner:
     """Makes rows of one split.
 
@@ -82,27 +88,28 @@ class Joiner:
         self.faults = faults
         # The rows of a scan come together, or mixed with those of a few others.
         self._joined = lru_cache(maxsize=64)(self._join)
+        self._config = release.dataset.configs[options.config]
 
     def __reduce__(self) -> tuple[type[Joiner], tuple[Release, str, RowOptions, FaultLog]]:
         return Joiner, (self.release, self.split, self.options, self.faults)
 
     def is_chosen(self, image: object) -> bool:
         """Whether the config has the rows of the volume that a record names."""
-        if self.options.config != "high_fidelity":
+        if self._config.chosen is None:
             return True
         scan = self.release.scan_of(image, self.split)
-        return scan is not None and scan.scan_id in self._high_fidelity
+        return scan is not None and scan.scan_id in self._chosen
 
     @cached_property
-    def _high_fidelity(self) -> frozenset[str]:
-        return self.release.high_fidelity_ids
+    def _chosen(self) -> Collection[str]:
+        return () if self._config.chosen is None else self._config.chosen(self.release)
 
     def scan_row(self, scan: Scan) -> dict[str, Any] | None:
         """The row of a scan in the config `scans`; `None` if it is left out."""
         image, mask, missing = self._volumes(scan)
         if missing and not self._goes_on(scan.scan_id, missing):
             return None
-        return self._shown(scan_columns(scan, image, mask))
+        return self._shown(self.release.dataset.scan_row(scan, image, mask))
 
     def row(self, record: RawRecord) -> dict[str, Any] | None:
         """The row of a record; `None` if it is left out.
@@ -113,7 +120,7 @@ class Joiner:
         image = record.value.get("image")
         # Only text can be remembered; anything else is the volume of no scan.
         joined = self._joined(image) if isinstance(image, str) else self._join(image)
-        row, found = to_row(record.value, joined.scan, joined.image, joined.mask)
+        row, found = self.release.dataset.row(record.value, joined.scan, joined.image, joined.mask)
         problems, missing = [*joined.problems, *found], joined.missing
         if problems and self.options.on_error == "raise":
             path = self.release.annotation_path(self.split, self.options.annotations)
@@ -128,13 +135,7 @@ class Joiner:
 
     def _join(self, image: object) -> _Joined:
         """The scan whose volume a record names, and what else follows from that name alone."""
-        problems: tuple[Problem, ...] = ()
-        scan = self.release.scan_of(image, self.split)
-        if scan is None:
-            scan = scan_from_image_path(image, self.split) or Scan(
-                "", "", "", "", "right", "", None, self.split
-            )
-            problems = (Problem("image", f"{image!r} is the volume of no scan that the split lists"),)
+        scan, problems = scan_named(self.release, image, self.split)
         return _Joined(scan, *self._volumes(scan), problems)
 
     def _goes_on(self, row_id: str, problems: Sequence[Problem]) -> bool:
@@ -170,9 +171,8 @@ class Joiner:
 
     def _shown(self, row: dict[str, Any]) -> dict[str, Any]:
         """`row` without the columns that its config does not have."""
-        if self.options.config == "bench":
-            for column in ANSWER_COLUMNS:
-                del row[column]
+        for column in self._config.hidden:
+            del row[column]
         if not self.options.masks:
             del row["mask"]
         return row

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from reasonknee_hf.dataset import json_parser, json_text
+from reasonknee_hf.dataset import json_text
 from reasonknee_hf.errors import AnnotationError
 
 RECORD_KEYS = ("image", "prompt")
@@ -77,7 +77,7 @@ class Piece:
     def spans(self) -> list[tuple[int, int]]:
         """Where each record begins and ends in the file."""
         if self._spans is None:
-            at, spans = self.start, json_text.spans(json_parser.array_text(self._array), self.count)
+            at, spans = self.start, json_text.spans(json_text.array_text(self._array), self.count)
             self._spans = [(at + start, at + end) for start, end in spans]
             self._array = b""
         return self._spans
@@ -121,7 +121,7 @@ def read_record(data: bytes, *, name: str, offset: int, index: int) -> RawRecord
         AnnotationError: `data` is not one JSON object.
     """
     try:
-        value = json_parser.loads(data)
+        value = json_text.loads(data)
     except json.JSONDecodeError as error:
         place = offset + len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
         raise record_error(f"not valid JSON: {error.msg}", name, place, index) from None

@@ -6,12 +6,13 @@ from typing import Any
 
 import datasets
 
-from reasonknee_hf.dataset.register import NAME, code_hash
+from reasonknee_hf.dataset.contract import described, imported, known_names
+from reasonknee_hf.dataset.register import code_hash
 from reasonknee_hf.errors import OptionError
 
 
 def load_dataset(
-    name: str = "full",
+    name: str | None = None,
     *,
     split: str | datasets.Split | None = None,
     streaming: bool = False,
@@ -25,18 +26,18 @@ def load_dataset(
     num_proc: int | None = None,
     **options: Any,
 ) -> datasets.Dataset | datasets.DatasetDict | datasets.IterableDataset | datasets.IterableDatasetDict:
-    """Loads one config of 3DReasonKnee; the same as `datasets.load_dataset("reasonknee", name, ...)`.
+    """Loads one config of a dataset; the same as `datasets.load_dataset("reasonknee", name, ...)`.
 
     Args:
-        name: `"full"` (train, validation, test), `"high_fidelity"` (scans with expert segmentations), `"bench"` (test
-            scans without reasoning and answer) or `"scans"` (one row a scan, no questions).
+        name: A config such as `"bench"`, of the first dataset that is known, or `"reasonknee/bench"`; the dataset's
+            default config if it is left out.
         split: One split, e.g. `"train"`; all of them by default.
         streaming: Whether to iterate over the release as it is, or to prepare Arrow files in the cache first.
         revision, token: As in `huggingface_hub`.
         cache_dir, features, download_mode, verification_mode, keep_in_memory, num_proc: As in `datasets.load_dataset`.
-        options: Fields of [`~reasonknee_hf.dataset.builder.ReasonKneeConfig`]: `source`, `endpoint`, `images`, `masks`,
-            `annotations`, `on_error`, `high_fidelity`, `num_shards`; and of streams `shuffle`, `window`,
-            `equal_steps`, `balance`, `start`, `prefetch`.
+        options: Fields of [`~reasonknee_hf.dataset.builder.RowsConfig`]: `source`, `endpoint`, `images`, `masks`,
+            `annotations`, `on_error`, `num_shards`; of streams `shuffle`, `window`, `equal_steps`, `balance`, `start`,
+            `prefetch`; and those of the dataset's own.
 
     Returns:
         `Dataset` or `DatasetDict`, or their iterable kinds when streaming.
@@ -46,18 +47,18 @@ def load_dataset(
         ReleaseError: What lies at `source` is not a release.
         EndpointError: No endpoint gave what was asked.
     """
-    from reasonknee_hf.dataset.builder import ReasonKnee
-
+    before, _, config = (name or "").rpartition("/")
+    dataset = described(before or known_names()[0])
     if streaming and (num_proc or keep_in_memory):
         raise OptionError(
             "num_proc= and keep_in_memory= prepare files in the cache: they do not go with streaming=True."
         )
     if revision is not None:
         options["revision"] = revision
-    builder = ReasonKnee(
+    builder = imported(dataset.builder)(
         cache_dir=cache_dir,
-        dataset_name=NAME,
-        config_name=name,
+        dataset_name=dataset.name,
+        config_name=config or None,
         hash=code_hash(),
         features=features,
         token=token,

@@ -1,8 +1,8 @@
-"""Makes `datasets.load_dataset("reasonknee", ...)` find this package.
+"""Makes `datasets.load_dataset` find datasets of this package by their short names.
 
 `datasets` has no entry point for builders since loading scripts are gone, so `register()` wraps
-`dataset_module_factory` in the two modules that look datasets up by name, and answers for exactly the name
-`reasonknee`. Every other name goes to the original function untouched. A folder called `reasonknee` in the current
+`dataset_module_factory` in the two modules that look datasets up by name, and answers for exactly the names that
+are known. Every other name goes to the original function untouched. A folder of that name in the current
 directory changes nothing. The seam is the same on `datasets` 3.6 to 5.2.
 """
 
@@ -17,15 +17,15 @@ from typing import Any
 import datasets.inspect
 import datasets.load
 
+from reasonknee_hf.dataset.contract import described, known_names
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.version import __version__
 
-NAME = "reasonknee"
 _MARK = "_answers_for_reasonknee"
 
 
 def register() -> None:
-    """Registers the short name `reasonknee` with `datasets`. Calling it again changes nothing.
+    """Registers the short names that are known with `datasets`. Calling it again changes nothing.
 
     Raises:
         ImportError: The installed `datasets` no longer has the seam; the message says what to do instead.
@@ -34,7 +34,7 @@ def register() -> None:
         original = getattr(module, "dataset_module_factory", None)
         if original is None or "path" not in inspect.signature(original).parameters:
             raise ImportError(
-                f"datasets {datasets.__version__} cannot be taught the name {NAME!r}: {module.__name__} has no "
+                f"datasets {datasets.__version__} cannot be taught the names {known_names()}: {module.__name__} has no "
                 "dataset_module_factory(path, ...). Set REASONKNEE_REGISTER=0 and call "
                 "reasonknee_hf.load_dataset(...), which needs no registration, or install another version of datasets."
             )
@@ -45,19 +45,21 @@ def register() -> None:
 def _answering_for_us(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def dataset_module_factory(path: str, *args: Any, **kwargs: Any) -> Any:
-        if path != NAME:
+        if path not in known_names():
             return original(path, *args, **kwargs)
         call = inspect.signature(original).bind(path, *args, **kwargs).arguments
         for name in ("data_dir", "data_files"):
             if call.get(name) is not None:
                 raise OptionError(
-                    f"{NAME} takes no {name}=. Name a folder or URL that holds a release with source=."
+                    f"{path} takes no {name}=. Name a folder or URL that holds a release with source=."
                 )
         revision = call.get("revision")
-        builder_kwargs = {"dataset_name": NAME} | (
+        builder_kwargs = {"dataset_name": path} | (
             {"revision": str(revision)} if revision is not None else {}
         )
-        return datasets.load.DatasetModule("reasonknee_hf.dataset.builder", code_hash(), builder_kwargs)
+        return datasets.load.DatasetModule(
+            described(path).builder.partition(":")[0], code_hash(), builder_kwargs
+        )
 
     setattr(dataset_module_factory, _MARK, True)
     return dataset_module_factory

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from reasonknee_hf.dataset.index import RowIndex
 from reasonknee_hf.dataset.json_array import iter_parsed, parsed_behind, parsed_from
-from reasonknee_hf.dataset.json_parser import as_array, parser
 from reasonknee_hf.dataset.json_record import Parsed, RawRecord, known_record, read_record
+from reasonknee_hf.dataset.json_text import as_array, parser
 from reasonknee_hf.hub.tree import Tree
 
 # Each divides evenly among the usual numbers of ranks and workers (1, 2, 3, 4, 6, 8, 12, 24, …).

@@ -14,17 +14,16 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.dataset.balance import repeats, total
+from reasonknee_hf.dataset.contract import Config, Release
 from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.dataset.index import IndexBuilder, RowIndex
 from reasonknee_hf.dataset.indexing import keep_index, known_index, row_index
 from reasonknee_hf.dataset.joining import Joiner, RowOptions
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.dataset.order import permutation
+from reasonknee_hf.dataset.repeats import repeats, total
 from reasonknee_hf.dataset.shards import read_records, scan_reader, shard_count, share
-from reasonknee_hf.dataset.weights import row_weights
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.release import Release
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +99,10 @@ class Quintuples:
         return Quintuples, (self.release, self.split, self.options, self.faults, self.prefetch)
 
     @property
+    def _config(self) -> Config:
+        return self.release.dataset.configs[self.options.config]
+
+    @property
     def path(self) -> str:
         """The annotation array of the split."""
         return self.release.annotation_path(self.split, self.options.annotations)
@@ -117,7 +120,7 @@ class Quintuples:
     @property
     def num_rows(self) -> int | None:
         """How many records the split has for this config, if that is known without reading them."""
-        if self.options.config == "scans":
+        if not self._config.asks:
             return len(self.release.scans(self.split))
         if self.known_index is None:
             return None
@@ -126,8 +129,9 @@ class Quintuples:
     def shards(self) -> list[str]:
         """`"0/24"`, `"1/24"`, …: what workers and ranks divide among themselves."""
         scans = self.release.scans(self.split)
-        if self.options.config == "high_fidelity":
-            scans = [scan for scan in scans if scan.scan_id in self.release.high_fidelity_ids]
+        if self._config.chosen is not None:
+            chosen = self._config.chosen(self.release)
+            scans = [scan for scan in scans if scan.scan_id in chosen]
         count = self.options.num_shards or shard_count(len(scans))
         return [f"{number}/{count}" for number in range(count)]
 
@@ -147,7 +151,7 @@ class Quintuples:
         """
         place = place or Place()
         numbers = [_numbers(shard) for shard in shards]
-        if self.options.config == "scans":
+        if not self._config.asks:
             yield from self._scans(epoch, numbers, place)
         else:
             read = self._in_order if self.options.is_published_order else partial(self._indexed, epoch)
@@ -170,7 +174,7 @@ class Quintuples:
             OptionError: The split has fewer rows.
         """
         numbers = [_numbers(shard) for shard in shards or self.shards()]
-        if self.options.is_published_order and self.options.config != "scans":
+        if self.options.is_published_order and self._config.asks:
             return self._published_place(start, [number for number, _ in numbers])
         rows = self.rows_per_shard(epoch)
         return Place(*self._shard_and_row(start, [rows[number] for number, _ in numbers]))
@@ -217,7 +221,7 @@ class Quintuples:
     def _held_by_shards(self, epoch: int) -> list[int]:
         """How many rows each shard of the split has, before steps are made equal."""
         shards = [_numbers(shard) for shard in self.shards()]
-        if self.options.config == "scans":
+        if not self._config.asks:
             return [
                 high - low for low, high in (share(len(self.release.scans(self.split)), *s) for s in shards)
             ]
@@ -257,7 +261,9 @@ class Quintuples:
                 beyond += 1
             low, high = ranges[shard][0], ranges[beyond - 1][1]
             whole = (low, high) == (0, size) and resume is None
-            index = IndexBuilder() if whole and self.known_index is None else None
+            index = (
+                IndexBuilder(self.release.dataset.question_of) if whole and self.known_index is None else None
+            )
             for head, record in read_records(self.release.tree, self.path, low, high, resume):
                 if index is not None:
                     index.add(record)
@@ -322,7 +328,10 @@ class Quintuples:
     @cached_property
     def _weights(self) -> npt.NDArray[np.float64] | None:
         """The weight of every record where rare grades are oversampled."""
-        return None if self.options.balance is None else row_weights(self.release, self.path, self.index)
+        weights = self.release.dataset.weights
+        if self.options.balance is None or weights is None:
+            return None
+        return weights(self.release, self.path, self.index)
 
     @cached_property
     def _rows_per_image(self) -> npt.NDArray[np.int64]:

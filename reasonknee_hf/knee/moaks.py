@@ -257,3 +257,9 @@ def question_for_prompt(prompt: str) -> Question | None:
     """
     found = {_BY_KEY[folded] for key in _JSON_KEY.findall(prompt) if (folded := fold(key)) in _BY_KEY}
     return QUESTIONS[found.pop()] if len(found) == 1 else None
+
+
+def question_number(prompt: str) -> int | None:
+    """The number of the question that `prompt` asks."""
+    question = question_for_prompt(prompt)
+    return None if question is None else question.id

@@ -13,6 +13,7 @@ from functools import lru_cache
 from hashlib import blake2s
 from typing import Any
 
+from reasonknee_hf.dataset.contract import Problem
 from reasonknee_hf.knee.moaks import QUESTIONS, Question, fold, question_for_key, question_for_prompt
 from reasonknee_hf.knee.scans import Scan
 
@@ -25,24 +26,6 @@ _ONLY_INT = frozenset((int,))
 _INT8_MAX, _INT32_MAX = 2**7 - 1, 2**31 - 1
 _as_json = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 _as_ascii_json = json.JSONEncoder(check_circular=False).encode
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing of a record that does not fit the row schema.
-
-    Args:
-        column: The column that is null because of it.
-        text: What was found, and what was expected.
-        out_of_range: Whether it is a grade that its lesion does not have.
-    """
-
-    column: str
-    text: str
-    out_of_range: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.column}: {self.text}"
 
 
 class _Unreadable(Exception):

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from reasonknee_hf.dataset.contract import Description
 from reasonknee_hf.dataset.paths import PathResolver
 from reasonknee_hf.errors import FileMissingError, ReleaseError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
@@ -30,6 +31,7 @@ class Release:
     Opening one costs a listing; tables are read when they are asked for, volumes and masks never.
 
     Args:
+        dataset: What it is a release of.
         fs: Filesystem over the release.
         images: Another root for the volumes: a folder or URL that holds the same relative paths.
         high_fidelity: The scans of the `high_fidelity` config instead of those with expert segmentations: scan ids,
@@ -41,11 +43,13 @@ class Release:
 
     def __init__(
         self,
+        dataset: Description,
         fs: ReasonKneeFileSystem,
         *,
         images: str | None = None,
         high_fidelity: str | Sequence[str] | None = None,
     ) -> None:
+        self.dataset = dataset
         self.fs = fs
         self.images = images
         self._high_fidelity = high_fidelity
@@ -68,7 +72,7 @@ class Release:
 
     def __getstate__(self) -> dict[str, Any]:
         # What is derived from the tables is larger than they are and quickly made again.
-        kept = ("fs", "images", "_high_fidelity", "_scans", "identity", "high_fidelity_ids")
+        kept = ("dataset", "fs", "images", "_high_fidelity", "_scans", "identity", "high_fidelity_ids")
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

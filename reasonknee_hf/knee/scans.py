@@ -118,6 +118,11 @@ def scan_from_image_path(path: object, split: str = "") -> Scan | None:
     )
 
 
+def unlisted_scan(image: object, split: str = "") -> Scan:
+    """The scan of a volume that no table lists: what its path tells, else one without any identifier."""
+    return scan_from_image_path(image, split) or Scan("", "", "", "", "right", "", None, split)
+
+
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Thousands of objects that stay make the garbage collector look through all that was ever imported.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.knee.description import KNEE
 from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.row_features import CONFIGS
 from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.schema import VOLUME_MODES
@@ -34,7 +34,7 @@ class ReleaseSpec:
 
     def open(self, token: str | bool | None = None) -> Release:
         """The release."""
-        from reasonknee_hf.knee.open_release import open_release
+        from reasonknee_hf.knee.description import open_release
 
         return open_release(
             self.source,
@@ -115,7 +115,7 @@ class Job:
 
     def __post_init__(self) -> None:
         for what, value, valid in (
-            ("config", self.config, (*CONFIGS, "records")),
+            ("config", self.config, (*KNEE.configs, "records")),
             ("volumes", self.volumes, VOLUME_MODES),
             ("annotations", self.annotations, ("all", "balanced")),
             ("on_error", self.on_error, ("raise", "skip", "null")),

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from reasonknee_hf.dataset.contract import Release
+from reasonknee_hf.dataset.joining import scan_named
 from reasonknee_hf.dataset.shards import read_records, read_values, share
 from reasonknee_hf.errors import RecordError
-from reasonknee_hf.knee.records import Problem, is_unicode, to_row
-from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.row_features import ANSWER_COLUMNS
-from reasonknee_hf.knee.scans import Scan, scan_from_image_path
+from reasonknee_hf.knee.records import is_unicode
 from reasonknee_hf.publish.job import Derived, Job
 from reasonknee_hf.publish.parquet import Batch
 from reasonknee_hf.publish.volume_files import ScanFiles
@@ -47,18 +46,18 @@ def _question_rows(
     job: Job, release: Release, split: str, path: str, index: int, count: int
 ) -> Iterator[dict[str, Any]]:
     drawn = job.derived != Derived()
-    chosen = release.high_fidelity_ids if job.config == "high_fidelity" else None
+    config = release.dataset.configs[job.config]
+    chosen = None if config.chosen is None else config.chosen(release)
     for _, record in read_records(release.tree, path, *share(release.tree.size(path), index, count)):
-        scan = release.scan_of(record.value.get("image"), split)
-        if chosen is not None and (scan is None or scan.scan_id not in chosen):
+        scan, unlisted = scan_named(release, record.value.get("image"), split)
+        if chosen is not None and (unlisted or scan.scan_id not in chosen):
             continue
-        problems: list[Problem] = []
-        if scan is None:
-            scan, problem = _unlisted(record.value, split)
-            problems.append(problem)
+        problems = [*unlisted]
         if not job.selection.keeps_scan(scan):
             continue
-        row, found = to_row(record.value, scan, ScanFiles(job, scan).image if drawn else None, None)
+        row, found = release.dataset.row(
+            record.value, scan, ScanFiles(job, scan).image if drawn else None, None
+        )
         problems += found
         if problems and job.on_error != "null":
             text = "; ".join(map(str, problems))
@@ -69,9 +68,8 @@ def _question_rows(
             raise RecordError(
                 f"{where}: {text}. Pass on_error='skip' or on_error='null' to go on without what does not fit."
             )
-        if job.config == "bench":
-            for column in ANSWER_COLUMNS:
-                del row[column]
+        for column in config.hidden:
+            del row[column]
         yield row
 
 
@@ -126,11 +124,10 @@ def _chosen_values(
     chosen, left = job.selection, job.selection.limit
     for values in parsed:
         if chosen.patients is not None or chosen.visits is not None:
-            scan_of = job.opened().scan_of
             values = [
                 value
                 for value in values
-                if chosen.keeps_scan(scan_of(value.get("image"), split) or _unlisted(value, split)[0])
+                if chosen.keeps_scan(scan_named(job.opened(), value.get("image"), split)[0])
             ]
         if left is not None:
             values = values[:left]
@@ -184,13 +181,6 @@ def published_record(row: Mapping[str, Any]) -> dict[str, Any]:
         record["final_diagnosis"] = json.loads(row["final_diagnosis"])
     record.update(json.loads(row["other"] or "{}"))
     return record
-
-
-def _unlisted(record: Mapping[str, Any], split: str) -> tuple[Scan, Problem]:
-    """What the name of a volume that the split does not list says of its scan, and that it is not listed."""
-    image = record.get("image")
-    scan = scan_from_image_path(image, split) or Scan("", "", "", "", "right", "", None, split)
-    return scan, Problem("image", f"{image!r} is the volume of no scan that the split {split} lists")
 
 
 def _json_writer() -> Any:

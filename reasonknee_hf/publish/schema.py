@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 from datasets import Features, Image, Value
 
-from reasonknee_hf.knee.row_features import VOLUME_COLUMNS, row_features
+from reasonknee_hf.dataset.row_features import VOLUME_COLUMNS
+from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.volumes.feature import VolumeFeature
 
 SCAN_COLUMNS = ("scan_id", "patient_id", "visit", "study", "series", "knee_side")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.rewards import prompt_stream as prompt_stream
     from reasonknee_hf.train.sizing import loader_sizes as loader_sizes
     from reasonknee_hf.train.targets import target_text as target_text
-    from reasonknee_hf.train.training_stream import training_stream as training_stream
+    from reasonknee_hf.train.trainer_stream import training_stream as training_stream
     from reasonknee_hf.train.view import View as View
 
 # Public name -> module that defines it. Resolved at first use.
@@ -55,7 +55,7 @@ _PUBLIC = {
     "prompt_stream": "rewards",
     "target_text": "targets",
     "training_arguments": "arguments",
-    "training_stream": "stream",
+    "training_stream": "trainer_stream",
 }
 
 __all__ = sorted(_PUBLIC)

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from reasonknee_hf.train.training_stream import TrainingStream
+from reasonknee_hf.train.trainer_stream import TrainingStream
 
 
 class ResumeCallback(TrainerCallback):
@@ -25,8 +25,8 @@ class ResumeCallback(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any
     ) -> None:
-        """Tells the stream what `Trainer` is going to throw away, by the rule that `Trainer` itself"
-        " goes by."""
+        """Tells the stream what `Trainer` is going to throw away, by the rule that `Trainer` itself
+        goes by."""
         if state.global_step == 0 or args.ignore_data_skip:
             return
         accumulated = args.gradient_accumulation_steps

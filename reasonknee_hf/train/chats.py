@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
+from os import PathLike
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.errors import OptionError, RecordError
+from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 from reasonknee_hf.train.recipes import Recipe, get_recipe, plan_view
 from reasonknee_hf.train.setting_texts import (
     Coordinates,
@@ -20,6 +23,7 @@ from reasonknee_hf.train.setting_texts import (
     user_text,
 )
 from reasonknee_hf.train.targets import BOX_TARGETS, Target, name_of, target_text
+from reasonknee_hf.train.trainer_stream import epoch_of
 from reasonknee_hf.train.view import View
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -39,9 +43,13 @@ class Style:
         prompts: Text by question id instead of the rows' prompts.
         system: Text of a system message.
         clip: With `coordinates="view"`, take the visible part of a box that reaches beyond the view.
+        regions: Box by row id that views are made around instead of the true one: what a model proposed before, as a
+            mapping or as a file of JSON lines `{"id", "bbox"}`, ends inclusive.
+        seed: With `jitter` in the view, what its crops are drawn by, beside the row's id and the epoch.
 
     Raises:
-        OptionError: An option has no such value.
+        OptionError: An option has no such value; or the view would be made around the true box, of which the model is
+            to say where it is: its place and size alone would give the answer away.
     """
 
     setting: Setting = "zero_shot"
@@ -52,6 +60,8 @@ class Style:
     prompts: Mapping[str, str] | None = None
     system: str | None = None
     clip: bool = False
+    regions: Mapping[str, Sequence[int]] | str | PathLike[str] | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         from reasonknee_hf.train.setting_texts import SETTINGS
@@ -62,7 +72,39 @@ class Style:
         check_choice("region_as", self.region_as, get_args(RegionAs))
         if self.target is not None:
             check_choice("target", self.target, TARGETS)
-        get_recipe(self.view)
+        recipe = get_recipe(self.view)
+        if isinstance(self.regions, (str, PathLike)):
+            object.__setattr__(self, "regions", read_regions(self.regions))
+        if recipe.kind != "planes" and recipe.tells_region and not self._may_know_region:
+            raise OptionError(
+                f"the view {recipe.name!r} is cut around the true box, and the model is to say where that is"
+                f" (setting {self.setting!r}, target {self.target!r}): size and place of its frames would tell. Take a"
+                " view that does not ('jitter', 'upstream', 'o1'), regions= with boxes that were proposed, a target"
+                " without a box, or the setting 'gt_region'"
+            )
+
+    @property
+    def _may_know_region(self) -> bool:
+        """Whether the model is told the true region, or never asked for it, or is shown a proposed one."""
+        asks = self.target is None or self.target in BOX_TARGETS
+        return self.setting == "gt_region" or self.regions is not None or not asks
+
+    def region(self, row: Mapping[str, Any]) -> Sequence[int] | None:
+        """The box that the view of a row is made around; `None` for views that are made around none.
+
+        Raises:
+            RecordError: `regions` has none for the row.
+        """
+        if isinstance(self.regions, Mapping):
+            if row.get("id") not in self.regions:
+                raise RecordError(
+                    f"{name_of(row)}: regions= has no box for it, but for {len(self.regions):,} other rows"
+                )
+            return self.regions[str(row["id"])]
+        if get_recipe(self.view).tells_region and not self._may_know_region:
+            return None  # planes meet in the middle of the volume then
+        box: Sequence[int] | None = row.get("bbox")
+        return box
 
     @property
     def recipe(self) -> Recipe:
@@ -117,6 +159,7 @@ def messages(
         region_as=style.region_as,
         prompts=style.prompts,
         clip=style.clip,
+        placed=style.recipe.needs_region,
     )
     chat = [{"role": "user", "content": [*pictures, {"type": "text", "text": text}]}]
     if style.system is not None:
@@ -144,8 +187,9 @@ def row_view(row: Mapping[str, Any], style: Style) -> View:
         volume.shape,
         spacing=volume.spacing,
         axcodes=volume.axcodes,
-        region=row.get("bbox"),
+        region=style.region(row),
         name=name_of(row),
+        draw=f"{style.seed} {row.get('id')} {epoch_of(row)}",
     )
 
 
@@ -176,6 +220,29 @@ def row_volume(row: Mapping[str, Any]) -> KneeVolume:
             " disk, call cast_column('image', reasonknee_hf.VolumeFeature()) first"
         )
     return volume
+
+
+def read_regions(path: str | PathLike[str]) -> dict[str, list[int]]:
+    """Box by row id, out of a file of JSON lines `{"id": …, "bbox": [six integers]}`.
+
+    Raises:
+        PredictionError: A line is not such an object, or names a row again; the message gives its number.
+    """
+    regions: dict[str, list[int]] = {}
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(filter(str.strip, lines), 1):
+            try:
+                entry = json.loads(line)
+                name, box = entry["id"], [index(end) for end in entry["bbox"]]
+            except (ValueError, KeyError, TypeError) as error:
+                raise PredictionError(
+                    f"{path}, line {number}: {error!r}. Give id and bbox, six integers."
+                ) from None
+            if len(box) != 6 or name in regions:
+                what = "is named twice" if name in regions else f"has a box of {len(box)} numbers"
+                raise PredictionError(f"{path}, line {number}: row {name} {what}.")
+            regions[name] = box
+    return regions
 
 
 def picture_blocks(view: View, pictures: npt.NDArray[np.uint8]) -> list[dict[str, Any]]:

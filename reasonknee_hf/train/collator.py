@@ -21,7 +21,7 @@ from reasonknee_hf.train.chats import (
     row_volume,
 )
 from reasonknee_hf.train.targets import name_of
-from reasonknee_hf.train.training_stream import passed_over
+from reasonknee_hf.train.trainer_stream import passed_over
 from reasonknee_hf.train.view import View
 from reasonknee_hf.volumes.volume_cache import volume_cache
 

@@ -100,8 +100,8 @@ class FrameRun:
 
 
 def _cell(cells: Sequence[tuple[int, int]], frame: int) -> tuple[int, int]:
-    """The slices of a frame. Beyond the view a frame counts as one slice, so that such an answer stays"
-    " outside."""
+    """The slices of a frame. Beyond the view a frame counts as one slice, so that such an answer stays
+    outside."""
     if 0 <= frame < len(cells):
         return cells[frame]
     slice_ = cells[0][0] + frame if frame < 0 else cells[-1][1] + frame - len(cells) + 1

@@ -6,6 +6,7 @@
 | `o1` | 32 slices from 32 to 128 of 160, as in the published script of that name | images |
 | `eight` | 8 consecutive slices around the region, upright | video |
 | `region` | the region with 5 mm around it at full resolution, upright | video |
+| `jitter` | a large crop that holds the region and does not tell where, 32 slices of it, upright | video |
 | `planes` | three planes through the middle of the region, or of the volume | one image |
 """
 
@@ -14,7 +15,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Literal
+
+import numpy as np
 
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.train.mapping import FrameRun, Run
@@ -23,6 +27,11 @@ from reasonknee_hf.volumes import boxes, views
 
 Kind = Literal["video", "images", "planes"]
 Slices = Literal["all", "o1", "eight", "region"]
+
+JITTER = (0.75, 1.0)
+"""Shares of an axis within which the crops of `jitter` are drawn: from these sizes on, a predictor that knows size and
+place of the crop, and sees no pixel, does not guess the region better than one that always says the same (see
+`tests/train/test_honest_views.py`)."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,10 @@ class Recipe:
         multiple: With `crop`, the sides of frames are grown to multiples of this where the volume allows it,
             so that processors, which want whole patches (28 pixels for Qwen2.5-VL), need not resample.
         size: Height and width of frames, or one number for both; by default a pixel is a voxel.
+        most: With `slices="region"`, at most so many slices, evenly spread; `None` for all.
+        jitter: Instead of the region itself, a crop that is drawn anew for every row and epoch: along each axis its
+            length is a share of the axis, drawn evenly between these two, and its place is drawn evenly among those at
+            which it holds the region. For models that are to find the region.
         upright: Turn frames so that the head is up and the front left, whatever order the file has. If not,
             rows of a frame run along x and columns along y, as the published scripts draw them.
     """
@@ -53,12 +66,19 @@ class Recipe:
     margin_mm: float = 5.0
     multiple: int = 28
     size: int | tuple[int, int] | None = None
+    most: int | None = None
+    jitter: tuple[float, float] | None = None
     upright: bool = True
 
     @property
     def needs_region(self) -> bool:
         """Whether the view can only be made for a row with a box."""
         return self.kind != "planes" and (self.crop or self.slices in ("eight", "region"))
+
+    @property
+    def tells_region(self) -> bool:
+        """Whether the view, by its place and size alone, tells where the region lies that it was made around."""
+        return self.jitter is None and (self.needs_region or self.kind == "planes")
 
 
 RECIPES: dict[str, Recipe] = {
@@ -68,6 +88,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("o1", kind="images", slices="o1", window="o1", upright=False),
         Recipe("eight", slices="eight"),
         Recipe("region", slices="region", crop=True),
+        Recipe("jitter", slices="region", crop=True, margin_mm=0.0, most=32, jitter=JITTER),
         Recipe("planes", kind="planes", window=(0.0, 400.0)),
     )
 }
@@ -96,8 +117,10 @@ def get_recipe(recipe: str | Recipe, **changes: Any) -> Recipe:
     ):
         if value not in valid:
             raise OptionError(f"{option}={value!r} of a view is none of {', '.join(valid)}.")
-    if changed.fps <= 0 or changed.multiple < 1 or changed.margin_mm < 0:
-        raise OptionError("fps and multiple of a view are above 0, margin_mm is not below 0.")
+    if changed.fps <= 0 or changed.multiple < 1 or changed.margin_mm < 0 or (changed.most or 1) < 1:
+        raise OptionError("fps, multiple and most of a view are above 0, margin_mm is not below 0.")
+    if changed.jitter is not None and not 0 < changed.jitter[0] <= changed.jitter[1] <= 1:
+        raise OptionError(f"jitter={changed.jitter} of a view is two shares of an axis, such as {JITTER}.")
     return changed
 
 
@@ -109,6 +132,7 @@ def plan_view(
     axcodes: str = "RPI",
     region: Sequence[int] | None = None,
     name: str = "the row",
+    draw: str = "",
 ) -> View:
     """Lays out a view. Nothing is read: shape, spacing and axis codes stand in a volume's header.
 
@@ -119,6 +143,7 @@ def plan_view(
         axcodes: Direction in which each of these axes grows, such as `"RPI"`.
         region: Six ints, `[start_slice, end_slice, x_min, x_max, y_min, y_max]`, ends inclusive.
         name: What to call the row in errors.
+        draw: What the crop of a recipe with `jitter` is drawn by: the same text gives the same crop.
 
     Raises:
         RecordError: The recipe needs a region and there is none, or it leaves the volume.
@@ -134,6 +159,8 @@ def plan_view(
         )
     if recipe.kind == "planes":
         return _planes(recipe, shape, spacing, axcodes, region)
+    if recipe.jitter is not None and region is not None:
+        region = _drawn_around(region, shape, recipe.jitter, draw)
     slices = _slices(recipe, shape, spacing, region)
     x, y = (0, shape[1] - 1), (0, shape[2] - 1)
     if recipe.crop and region is not None:
@@ -172,11 +199,29 @@ def _slices(
         assert region is not None
         grown = boxes.grow_box(region, recipe.margin_mm, spacing, shape)
         chosen = list(range(grown[0], grown[1] + 1))
-        if len(chosen) % 2 and len(chosen) < count:
+        if recipe.most is not None and len(chosen) > recipe.most:
+            chosen = [
+                chosen[place] for place in np.linspace(0, len(chosen) - 1, recipe.most).round().astype(int)
+            ]
+        elif len(chosen) % 2 and len(chosen) < count:
             chosen = [*chosen, chosen[-1] + 1] if chosen[-1] + 1 < count else [chosen[0] - 1, *chosen]
     if recipe.kind == "video" and len(chosen) % 2:
         chosen.append(chosen[-1])  # processors take frames in pairs and would add this one themselves
     return chosen
+
+
+def _drawn_around(
+    region: Sequence[int], shape: tuple[int, int, int], shares: tuple[float, float], draw: str
+) -> list[int]:
+    """A box that holds the region, of a size and at a place that are drawn; see `Recipe.jitter`."""
+    random = np.random.default_rng(int.from_bytes(blake2b(draw.encode(), digest_size=8).digest(), "little"))
+    box: list[int] = []
+    for axis, length in enumerate(shape):
+        low, high = region[2 * axis : 2 * axis + 2]
+        size = max(round(random.uniform(*shares) * length), high - low + 1)
+        start = int(random.integers(max(0, high + 1 - size), min(low, length - size), endpoint=True))
+        box += [start, start + size - 1]
+    return box
 
 
 def _middle(region: Sequence[int] | None) -> list[int]:
@@ -187,8 +232,8 @@ def _middle(region: Sequence[int] | None) -> list[int]:
 
 
 def _whole_patches(low: int, high: int, count: int, multiple: int) -> tuple[int, int]:
-    """Grows a range to a multiple of `multiple`, evenly, inside an axis of `count`; as it is if that is"
-    " too short."""
+    """Grows a range to a multiple of `multiple`, evenly, inside an axis of `count`; as it is if that is
+    too short."""
     wanted = -(-(high - low + 1) // multiple) * multiple
     if wanted > count:
         return low, high

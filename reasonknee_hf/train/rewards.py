@@ -1,5 +1,5 @@
-"""Rewards out of the benchmark's own reading of answers, for trainers of TRL that sample answers (GRPO"
-" and its kind)."""
+"""Rewards out of the benchmark's own reading of answers, for trainers of TRL that sample answers (GRPO
+and its kind)."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ class ViewIou:
 
 
 def answer_box(reading: Reading, view: View, scale: Scale = "pixels") -> list[int] | None:
-    """The voxel box of an answer in the coordinates of a view; `None`, and a line in the log, if it has"
-    " none."""
+    """The voxel box of an answer in the coordinates of a view; `None`, and a line in the log, if it has
+    none."""
     if reading.box is None:
         return None
     try:

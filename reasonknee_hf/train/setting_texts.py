@@ -27,13 +27,15 @@ def user_text(
     region_as: RegionAs = "both",
     prompts: Mapping[str, str] | None = None,
     clip: bool = False,
+    placed: bool = False,
 ) -> str:
     """What the user says about a row.
 
     In voxels the text is the one that `reasonknee bench prompts` writes for the same setting, so that a model
     is asked in training what it is asked in the benchmark. With the setting `gt_region`, the true region
-    stands in it unless `region_as` is `crop`. A target with a box asks for one. In the coordinates of the
-    view, both boxes are those of the view, and the text says how they count.
+    stands in it unless `region_as` is `crop`. A target with a box asks for one; where the view was cut out around a
+    region, a sentence before it says which part of the volume is seen, since voxels count from the volume's edge. In
+    the coordinates of the view, both boxes are those of the view, and the text says how they count.
 
     Args:
         row: A row.
@@ -45,6 +47,7 @@ def user_text(
         prompts: Text by question id (`"1"` to `"69"`) instead of the row's prompt, such as one of the
             published question files. With `instruction` it is taken to hold the instructions already.
         clip: With `coordinates="view"`, tell the visible part of a region that reaches beyond the view.
+        placed: Whether the view was cut out around a region.
 
     Raises:
         OptionError: There is no such setting, or `prompts` lacks the row's question.
@@ -57,6 +60,8 @@ def user_text(
     if setting == "gt_region" and region_as != "crop":
         region = region_of(row, view, coordinates, clip)
     guided = prompts is not None
+    if placed and coordinates == "voxels" and target in BOX_TARGETS and (place := view.describe_place()):
+        text = f"{place}\n{text}"
     if coordinates == "voxels":
         return item_prompt(text, question, setting, region, target in BOX_TARGETS, guided=guided)
     text = item_prompt(text, question, setting, None, False, guided=guided)

@@ -105,8 +105,8 @@ def available_cores() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that can be taken now without swapping, within the limit of the container; half of all if"
-    " unknown."""
+    """Bytes that can be taken now without swapping, within the limit of the container; half of all if
+    unknown."""
     limits = [_container_limit()]
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

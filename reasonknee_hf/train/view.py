@@ -68,8 +68,8 @@ class View:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """How many frames there are (columns for slices in `planes`), and their width and height in"
-        " pixels."""
+        """How many frames there are (columns for slices in `planes`), and their width and height in
+        pixels."""
         frames = len(self.frames.slices) if isinstance(self.frames, FrameRun) else self.size[1]
         return frames, self.size[1], self.size[0]
 
@@ -127,6 +127,19 @@ class View:
             )
         size = f"there are {frames} frames of {width} x {height} pixels"
         return f"{VIDEO_ORDER}, counted from 0, ends included; {size}"
+
+    def describe_place(self) -> str | None:
+        """Which part of the volume the frames show, for prompts; `None` for all of it, and for `planes`."""
+        if self.kind == "planes":
+            return None
+        shown = [end for _, run in sorted(self._axes, key=lambda run: run[0]) for end in run.shown]
+        if shown == [end for length in self.shape for end in (0, length - 1)]:
+            return None
+        slices, x, y = self.shape
+        return (
+            f"You see the part {shown} of a volume of {slices} slices with {x} x {y} voxels, written as"
+            " [start_slice, end_slice, x_min, x_max, y_min, y_max], ends included."
+        )
 
     @property
     def _axes(self) -> tuple[tuple[int, Run | FrameRun], ...]:

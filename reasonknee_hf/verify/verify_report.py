@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import textwrap
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from reasonknee_hf.verify.box_evidence import DECLARED, BoxEvidence
 from reasonknee_hf.verify.findings import Finding
 
 FORMAT = 1
 """Version of the JSON form; raised when a field changes its meaning."""
+
+
+class BoxEvidence(Protocol):
+    """What the masks say about the published boxes."""
+
+    def lines(self) -> list[str]:
+        """For people, one sentence a line."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,7 @@ class SplitCounts:
         scans: Scans that the table lists.
         scans_with_records: Those of them that the full annotation file has records of.
         records: Records of listed scans in the full annotation file.
-        published_scans: Rows of the published table at commit 7a611f92.
+        published_scans: Rows of the published table.
         paper_scans: Scans of the split by the paper.
     """
 
@@ -70,17 +79,6 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `--json` prints them."""
-        boxes = None
-        if self.boxes is not None:
-            boxes = {
-                "compared": self.boxes.compared,
-                "conclusive": self.boxes.conclusive,
-                "best_is_declared": self.boxes.best == DECLARED,
-                "ranking": [
-                    {"convention": str(convention), "exact": exact, "mean_deviation": round(deviation, 4)}
-                    for convention, exact, deviation in self.boxes.ranking
-                ],
-            }
         return {
             "format": FORMAT,
             "release": self.release,
@@ -89,7 +87,7 @@ class Report:
             "scans_read": self.scans_read,
             "splits": [asdict(split) for split in self.splits],
             "findings": [{**asdict(one), "examples": list(one.examples)} for one in self.findings],
-            "boxes": boxes,
+            "boxes": None if self.boxes is None else self.boxes.to_dict(),
             "not_checked": list(self.not_checked),
             "exit_code": self.exit_code,
         }

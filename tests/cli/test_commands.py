@@ -144,3 +144,16 @@ def test_every_command_has_help(command, capsys):
         main([command, "--help"])
     assert done.value.code == 0
     assert command in capsys.readouterr().out
+
+
+def test_env_tells_versions_and_settings_and_nothing_secret(capsys, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "https://me:secret-1@hub.example")
+    monkeypatch.setenv("REASONKNEE_SOME_TOKEN", "secret-2")
+    monkeypatch.setenv("REASONKNEE_MIRRORS", "https://a.example,https://x:secret-3@b.example")
+    assert main(["env", "--json"]) == 0
+    printed = capsys.readouterr().out
+    facts = json.loads(printed)
+    assert facts["datasets"] == datasets.__version__
+    assert facts["HF_ENDPOINT"] == "https://…@hub.example"
+    assert facts["REASONKNEE_MIRRORS"] == "https://a.example,https://…@b.example"
+    assert "secret" not in printed

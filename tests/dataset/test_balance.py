@@ -8,9 +8,10 @@ from itertools import islice
 
 import pytest
 
-from reasonknee_hf.dataset.balance import grade_weights, row_weight, total
 from reasonknee_hf.dataset.loading import load_dataset
+from reasonknee_hf.dataset.repeats import total
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.knee.grade_weights import grade_weights, row_weight
 
 
 def stream(source, **options):
@@ -80,9 +81,9 @@ def test_ranks_take_equal_steps(sample_dir) -> None:
 
 
 def test_weights_are_reported(sample_dir, caplog, tmp_path, monkeypatch) -> None:
-    from reasonknee_hf.dataset import weights
     from reasonknee_hf.dataset.indexing import row_index
-    from reasonknee_hf.knee.open_release import open_release
+    from reasonknee_hf.knee import row_weights as weights
+    from reasonknee_hf.knee.description import open_release
 
     release = open_release(str(sample_dir))
     path = release.annotation_path("train")

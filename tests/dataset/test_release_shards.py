@@ -27,7 +27,7 @@ _RECORDS = st.fixed_dictionaries(
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few records are parsed together, so that borders fall between pieces and into them."""
-    monkeypatch.setattr("reasonknee_hf.dataset.json_reader._PIECE", 256)
+    monkeypatch.setattr("reasonknee_hf.dataset.json_array._PIECE", 256)
 
 
 def tree_of(records: list[dict[str, Any]]) -> tuple[FsspecTree, int]:

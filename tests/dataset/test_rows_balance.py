@@ -6,14 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasonknee_hf.dataset.balance import (
-    describe_weights,
-    grade_weights,
-    repeats,
-    row_weight,
-    total,
-)
+from reasonknee_hf.dataset.repeats import repeats, total
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.knee.grade_weights import describe_weights, grade_weights, row_weight
 
 COUNTS = {16: {"size": [400, 100, 4, 0], "depth": [500, 4, 0, 0]}, 30: {"grade": [10, 10, 10, 10]}}
 

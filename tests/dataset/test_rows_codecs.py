@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasonknee_hf.knee.row_features import RowFeatures, row_features
+from reasonknee_hf.dataset.row_features import RowFeatures
+from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.volumes.volume import KneeVolume
 
 pytestmark = pytest.mark.floor

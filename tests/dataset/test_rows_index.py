@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from reasonknee_hf.dataset.index import IndexBuilder, RowIndex
 from reasonknee_hf.dataset.json_array import iter_records
 from reasonknee_hf.errors import AnnotationError
+from reasonknee_hf.knee.description import KNEE
 from reasonknee_hf.knee.moaks import QUESTIONS
 
 
@@ -26,7 +27,7 @@ def content_of(values: list[dict[str, Any]]) -> bytes:
 
 
 def index_of(content: bytes) -> RowIndex:
-    builder = IndexBuilder()
+    builder = IndexBuilder(KNEE.question_of)
     for record in iter_records([content], name="train.json"):
         builder.add(record)
     return builder.finish(identity="data/train.json@abc", size=len(content))
@@ -121,7 +122,7 @@ def test_another_version_is_refused() -> None:
 
 def test_records_must_come_in_order() -> None:
     first, second = iter_records([content_of(published(1, questions=2))], name="a")
-    builder = IndexBuilder()
+    builder = IndexBuilder(KNEE.question_of)
     with pytest.raises(ValueError, match="record 1 after 0 records"):
         builder.add(second)
     builder.add(first)

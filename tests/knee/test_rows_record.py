@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.knee.moaks import QUESTIONS, Question
 from reasonknee_hf.knee.records import (
     Problem,
@@ -20,7 +21,6 @@ from reasonknee_hf.knee.records import (
     scan_columns,
     to_row,
 )
-from reasonknee_hf.knee.row_features import row_features
 from reasonknee_hf.knee.scans import Scan
 
 SCAN = Scan(

@@ -17,7 +17,7 @@ from publishing import HAS_PILLOW
 from support import files_below, in_fresh_process
 
 from reasonknee_hf.errors import PublishError, RecordError, VolumeDataError, VolumeFormatError
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.selection import Selection
 

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import OptionError, PublishError
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.knee.records import published_object
 from reasonknee_hf.publish import card as cards
 from reasonknee_hf.publish import viewer

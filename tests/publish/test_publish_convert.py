@@ -19,7 +19,7 @@ from publishing import HAS_NIFTI, HAS_PILLOW, read_plainly, rows_of, tables
 from support import files_below
 
 from reasonknee_hf.errors import OptionError, PublishError, RecordError, VolumeMissingError
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.question_rows import _json_writer, published_record
 from reasonknee_hf.publish.selection import Selection

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.croissant import release_croissant, version_croissant
 

@@ -12,7 +12,7 @@ import pytest
 from publishing import HAS_PILLOW, tables
 
 from reasonknee_hf.errors import RecordError
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.derived import crop_file, three_planes
 from reasonknee_hf.publish.job import Derived

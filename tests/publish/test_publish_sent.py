@@ -14,7 +14,7 @@ from hub.faults import Rule
 from publishing import REPO, configs_of, files_of, push_bench
 
 from reasonknee_hf.errors import EndpointError, ForbiddenError, PublishError
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish import destination as repository
 from reasonknee_hf.publish.convert import convert
 

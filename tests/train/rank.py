@@ -112,8 +112,8 @@ def main(source: str, out: str) -> None:
 
 
 def _forget() -> None:
-    """`accelerate` keeps its settings in the class; the next launcher must not find those of the one"
-    " before."""
+    """`accelerate` keeps its settings in the class; the next launcher must not find those of the one
+    before."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 

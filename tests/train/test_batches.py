@@ -18,13 +18,15 @@ from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.train import Batch, Collator, get_recipe
 from reasonknee_hf.train.recipes import RECIPES
 from reasonknee_hf.train.targets import TARGETS, target_text
-from reasonknee_hf.train.training_stream import PASSED
+from reasonknee_hf.train.trainer_stream import PASSED
 from reasonknee_hf.volumes.volume import KneeVolume
 from train.conftest import PROMPTS
 
 pytestmark = pytest.mark.train
 
 EIGHT = get_recipe("eight", size=56)
+JITTER = get_recipe("jitter", size=56, most=8)
+TOLD = {"setting": "gt_region", "region_as": "text"}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def pair(rows: list[dict]) -> list[dict]:
 @pytest.mark.parametrize("view", list(RECIPES))
 def test_every_view_trains_on_volumes_of_different_shapes(processor, pair, view) -> None:
     recipe = RECIPES[view] if view == "region" else get_recipe(view, size=56)
-    batch = Collator(processor, view=recipe, target="box_grades", prompts=PROMPTS)(pair)
+    batch = Collator(processor, view=recipe, target="box_grades", **TOLD, prompts=PROMPTS)(pair)
     assert batch["input_ids"].shape == batch["labels"].shape == batch["attention_mask"].shape
     loss = tiny_model(processor)(**batch).loss
     loss.backward()
@@ -54,7 +56,7 @@ def test_every_view_trains_on_volumes_of_different_shapes(processor, pair, view)
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_only_the_target_has_labels(processor, pair, target) -> None:
-    batch = Collator(processor, view=EIGHT, target=target)(pair)
+    batch = Collator(processor, view=EIGHT, target=target, **TOLD)(pair)
     for row, ids, labels, kept, reference in zip(
         pair, batch["input_ids"], batch["labels"], batch["attention_mask"], batch.references, strict=True
     ):
@@ -70,8 +72,8 @@ def test_only_the_target_has_labels(processor, pair, target) -> None:
 
 
 def test_tokens_are_those_that_generation_starts_from(processor, pair) -> None:
-    trained = Collator(processor, view=EIGHT)(pair)
-    asked = Collator(processor, view=EIGHT, target=None)(pair)
+    trained = Collator(processor, view=EIGHT, **TOLD)(pair)
+    asked = Collator(processor, view=EIGHT, target=None, **TOLD)(pair)
     assert "labels" not in asked
     for i in range(2):
         prompt = asked["input_ids"][i][asked["attention_mask"][i].bool()]
@@ -81,7 +83,7 @@ def test_tokens_are_those_that_generation_starts_from(processor, pair) -> None:
 
 
 def test_generation_runs(processor, pair) -> None:
-    batch = Collator(processor, view=EIGHT, target=None, prompts=PROMPTS)(pair)
+    batch = Collator(processor, view=JITTER, target=None, prompts=PROMPTS)(pair)
     said = tiny_model(processor).generate(**batch, max_new_tokens=3, do_sample=False)
     assert said.shape[1] == batch["input_ids"].shape[1] + 3
 
@@ -174,7 +176,7 @@ def test_passed_rows_make_an_empty_batch_and_never_half_of_one(processor, pair) 
 
 def test_public_names_are_what_they_say_whatever_was_imported_before() -> None:
     import reasonknee_hf.train.chats
-    import reasonknee_hf.train.training_stream  # noqa: F401
+    import reasonknee_hf.train.trainer_stream  # noqa: F401
     from reasonknee_hf import train
 
     modules = {name for name in train.__all__ if type(getattr(train, name)).__name__ == "module"}

@@ -22,7 +22,7 @@ def source(sample_dir: Path) -> list[str]:
 
 
 def test_sft_with_lora_learns_and_resumes(source, tmp_path) -> None:
-    small = [*source, "--view", "eight", "--size", "28", "--steps", "8", "--learning-rate", "0.02"]
+    small = [*source, "--view", "jitter", "--size", "28", "--steps", "8", "--learning-rate", "0.02"]
     trainer = sft_lora.main([str(tmp_path), *small])
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]

@@ -9,7 +9,15 @@ import pytest
 from reasonknee_hf.bench import iou, read_answer
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.moaks import QUESTIONS
-from reasonknee_hf.train import ViewIou, conversation, grade_reward, iou_reward, prompt_stream, target_text
+from reasonknee_hf.train import (
+    ViewIou,
+    conversation,
+    get_recipe,
+    grade_reward,
+    iou_reward,
+    prompt_stream,
+    target_text,
+)
 from reasonknee_hf.train.chats import make_style, row_view
 from reasonknee_hf.train.collator import Reference
 from reasonknee_hf.train.predictions import prediction_line
@@ -48,7 +56,7 @@ def test_a_question_that_is_not_known_gives_nothing(row: dict) -> None:
 
 
 def test_answers_in_the_coordinates_of_the_view(row: dict, caplog) -> None:
-    view = row_view(row, make_style({"view": "region"}))
+    view = row_view(row, make_style({"view": "region", "target": "grades"}))
     said = [target_text(row, "box_grades", box=view.to_view(row["bbox"]))]
     assert ViewIou()(said, **columns(row, 1), view=[view]) == [1.0]
     far = [target_text(row, "box_grades", box=[0, 900, 0, 900, 0, 900])]
@@ -60,7 +68,7 @@ def test_answers_in_the_coordinates_of_the_view(row: dict, caplog) -> None:
 @pytest.mark.parametrize("is_mapped", [False, True])
 def test_prompts_for_sampling_hold_images_and_what_rewards_need(make_stream, is_mapped: bool) -> None:
     rows = make_stream().map(lambda row: {"n": 1}) if is_mapped else make_stream()
-    stream = prompt_stream(rows, view="eight", target="think_box")
+    stream = prompt_stream(rows, view=get_recipe("jitter", most=8), target="think_box")
     found = next(iter(stream))
     assert set(found) == {"id", "question_id", "bbox", "grades", "prompt", "view"}
     assert [message["role"] for message in found["prompt"]] == ["user"]
@@ -69,7 +77,7 @@ def test_prompts_for_sampling_hold_images_and_what_rewards_need(make_stream, is_
 
 
 def test_a_prediction_keeps_the_text_but_for_the_box(row: dict) -> None:
-    view = row_view(row, make_style({"view": "region"}))
+    view = row_view(row, make_style({"view": "region", "target": "grades"}))
     seen = view.to_view(row["bbox"])
     reference = Reference(row["id"], 16, tuple(row["bbox"]), {}, None, view)
     text = f"Noise in [1, 2, 3]. {target_text(row, 'think_box', box=seen)} Done."
@@ -81,7 +89,7 @@ def test_a_prediction_keeps_the_text_but_for_the_box(row: dict) -> None:
 
 
 def test_a_prediction_in_an_impossible_scale_has_no_box(row: dict, caplog) -> None:
-    view = row_view(row, make_style({"view": "region"}))
+    view = row_view(row, make_style({"view": "region", "target": "grades"}))
     reference = Reference(row["id"], 16, tuple(row["bbox"]), {}, None, view)
     text = target_text(row, "box_grades", box=[0, 900, 0, 900, 0, 900])
     line = prediction_line(reference, text, scale="pixels")

@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from reasonknee_hf.knee.moaks import QUESTIONS
-from reasonknee_hf.knee.sample.sample_labels import LABELS, RECORDED_QUESTIONS
-from reasonknee_hf.knee.sample.sample_labels import question_labels as sample_labels
-from reasonknee_hf.verify.box_evidence import (
+from reasonknee_hf.knee.checks.box_evidence import (
     DECLARED,
     Convention,
     conventions,
@@ -20,6 +17,9 @@ from reasonknee_hf.verify.box_evidence import (
     question_labels,
     weigh,
 )
+from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.sample.sample_labels import LABELS, RECORDED_QUESTIONS
+from reasonknee_hf.knee.sample.sample_labels import question_labels as sample_labels
 
 ALL = list(conventions())
 

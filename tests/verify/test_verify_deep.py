@@ -14,9 +14,9 @@ import verify_plants as plant
 from verify_plants import counts, examples, report_on
 
 from reasonknee_hf import open_release
+from reasonknee_hf.knee.checks.box_evidence import DECLARED, Convention
 from reasonknee_hf.knee.sample import write_sample
 from reasonknee_hf.verify import verify
-from reasonknee_hf.verify.box_evidence import DECLARED, Convention
 from reasonknee_hf.volumes.volume_cache import volume_cache
 
 pytestmark = pytest.mark.floor

@@ -10,9 +10,9 @@ import pytest
 import verify_plants as plant
 from verify_plants import counts, report_on
 
+from reasonknee_hf.knee.checks.table_checks import fold_id
 from reasonknee_hf.knee.sample import write_sample
 from reasonknee_hf.verify.findings import KINDS
-from reasonknee_hf.verify.table_checks import fold_id
 
 pytestmark = pytest.mark.floor
 PLANTS, planted = plant.registry()

@@ -72,7 +72,7 @@ def dataset(
     import datasets
 
     from reasonknee_hf.bench.reference_rows import release_rows
-    from reasonknee_hf.knee.open_release import open_release
+    from reasonknee_hf.knee.description import open_release
 
     release = open_release(source, revision, endpoint, images=images)
     rows = list(release_rows(release, split, scans=scans))

@@ -12,22 +12,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.dataset.balance import describe_weights, grade_weights, row_weight
 from reasonknee_hf.dataset.index import RowIndex
 from reasonknee_hf.dataset.indexing import index_file, keep, one_at_a_time
 from reasonknee_hf.dataset.json_array import iter_records
+from reasonknee_hf.knee.grade_weights import describe_weights, grade_weights, row_weight
 from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.knee.records import to_row
 from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.scans import Scan
+from reasonknee_hf.knee.scans import unlisted_scan
 
 logger = logging.getLogger(__name__)
 
-_NOBODY = Scan("", "", "", "", "right", "", None, "")
-
 
 def row_weights(release: Release, path: str, index: RowIndex) -> npt.NDArray[np.float64]:
-    """The weight of each row of an annotation file, in the order of the index, by the rule of `rows.balance`.
+    """The weight of each row of an annotation file, in the order of the index, by the rule of `knee.grade_weights`.
 
     Raises:
         AnnotationError: The file is not the JSON it should be.
@@ -52,8 +50,9 @@ def _weigh(release: Release, path: str) -> npt.NDArray[np.float64]:
     # Rows are told apart by question and grades alone, so a few hundred kinds of rows stand for all.
     kinds: dict[tuple[Any, ...], int] = {}
     rows: list[int] = []
+    nobody = unlisted_scan(None)
     for record in iter_records(release.tree.stream(path), name=path):
-        row, _ = to_row(record.value, _NOBODY, None, None)
+        row, _ = to_row(record.value, nobody, None, None)
         grades = tuple((item["attribute"], item["grade"]) for item in row["grades"] or ())
         rows.append(kinds.setdefault((row["question_id"], grades), len(kinds)))
     counts = _counts(kinds, np.bincount(rows, minlength=len(kinds)))

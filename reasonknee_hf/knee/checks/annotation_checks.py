@@ -18,11 +18,11 @@ from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.errors import AmbiguousPathError, AnnotationError, IntegrityError
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.knee import layout
+from reasonknee_hf.knee.checks.table_checks import Tables, fold_id
 from reasonknee_hf.knee.records import to_row
 from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.scans import Scan, scan_from_image_path
+from reasonknee_hf.knee.scans import Scan, scan_from_image_path, unlisted_scan
 from reasonknee_hf.verify.findings import Findings
-from reasonknee_hf.verify.table_checks import Tables, fold_id
 
 QUESTIONS_PER_SCAN = 62
 """Records of each scan in the published files: the 69 prompts without the seven periarticular ones."""
@@ -167,7 +167,7 @@ class _Pass:
         return None
 
     def _take(self, record: RawRecord, scan: Scan | None) -> None:
-        known = scan or scan_from_image_path(record.value.get("image")) or _NOBODY
+        known = scan or unlisted_scan(record.value.get("image"))
         row, problems = to_row(record.value, known, None, None)
         name = f"{row['id']} ({self._where(record)})" if problems else ""
         for problem in problems:
@@ -188,9 +188,6 @@ class _Pass:
         self._contents.append(hash((prompt, row["cot"], row["answer"], row["final_diagnosis"])))
         self._offsets.append(record.offset)
         self._boxes.extend(row["bbox"] or _raw_box(record.value) or (-1,) * 6)
-
-
-_NOBODY = Scan("", "", "", "", "right", "")
 
 
 def _raw_box(record: Mapping[str, Any]) -> list[int] | None:

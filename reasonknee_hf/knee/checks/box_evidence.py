@@ -100,6 +100,18 @@ class BoxEvidence:
             ),
         ]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `reasonknee verify --json` prints them."""
+        return {
+            "compared": self.compared,
+            "conclusive": self.conclusive,
+            "best_is_declared": self.best == DECLARED,
+            "ranking": [
+                {"convention": str(convention), "exact": exact, "mean_deviation": round(deviation, 4)}
+                for convention, exact, deviation in self.ranking
+            ],
+        }
+
     def __str__(self) -> str:
         return "; ".join(self.lines())
 

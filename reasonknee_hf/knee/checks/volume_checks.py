@@ -18,10 +18,8 @@ from reasonknee_hf.errors import (
     VolumeFormatError,
 )
 from reasonknee_hf.knee import layout
-from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.scans import Scan
-from reasonknee_hf.verify.annotation_checks import Digests
-from reasonknee_hf.verify.box_evidence import (
+from reasonknee_hf.knee.checks.annotation_checks import Digests
+from reasonknee_hf.knee.checks.box_evidence import (
     DECLARED,
     Boxes,
     BoxEvidence,
@@ -31,9 +29,11 @@ from reasonknee_hf.verify.box_evidence import (
     union,
     weigh,
 )
-from reasonknee_hf.verify.file_checks import Files
+from reasonknee_hf.knee.checks.file_checks import Files
+from reasonknee_hf.knee.checks.table_checks import Tables
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.verify.findings import Findings
-from reasonknee_hf.verify.table_checks import Tables
 from reasonknee_hf.volumes.header import corner_distance
 from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.voxels import Array

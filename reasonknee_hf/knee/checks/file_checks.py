@@ -14,10 +14,10 @@ from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.tree import POINTER_LIMIT, Tree, refuse_pointer
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.knee import layout
+from reasonknee_hf.knee.checks.table_checks import Tables, fold_id
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.verify.findings import Findings
-from reasonknee_hf.verify.table_checks import Tables, fold_id
 
 _VOLUMES = (".nii", ".nii.gz")
 _DATA = (*_VOLUMES, ".json", ".csv")

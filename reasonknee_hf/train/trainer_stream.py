@@ -27,6 +27,24 @@ class _Passed:
 PASSED = _Passed()
 
 
+class EpochRow(dict[str, Any]):
+    """A row that knows the epoch in which it came, for what is drawn anew in every epoch."""
+
+    epoch = 0
+
+
+def epoch_of(row: Mapping[str, Any]) -> int:
+    """The epoch in which a row came; 0 where nothing tells."""
+    return row.epoch if isinstance(row, EpochRow) else 0
+
+
+def _in_epoch(row: Any, epoch: int) -> Any:
+    if epoch and type(row) is dict:
+        row = EpochRow(row)
+        row.epoch = epoch
+    return row
+
+
 @dataclass
 class _Position:
     """Where a resumed run starts; shared by a stream and the parts of it that ranks read."""
@@ -67,8 +85,8 @@ class TrainingStream(RowStream):
         return self._rows
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> TrainingStream:
-        """The part of the stream that rank `index` of `num_shards` reads: whole scans, in equal numbers"
-        " of rows."""
+        """The part of the stream that rank `index` of `num_shards` reads: whole scans, in equal numbers
+        of rows."""
         part = _as_stream(
             super().shard(num_shards, index, contiguous), self._rows // num_shards, self._position
         )
@@ -92,7 +110,7 @@ class TrainingStream(RowStream):
         rows = self._equal_rows(worker, workers) if self._exactly else super().__iter__()
         passed = self._position.rows(self.epoch, worker, workers)
         for number, row in enumerate(rows):
-            yield PASSED if number < passed else row
+            yield PASSED if number < passed else _in_epoch(row, self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """As in `datasets`; a rank's part also tells how many rows it has given."""

@@ -1,0 +1,235 @@
+"""What one dataset of questions about volumes is, to the rooms that serve any.
+
+A dataset is one [`Description`]: names, configs, and the few functions that know its files. A release is that dataset
+at one state, wherever it lies, and carries its description, so that whoever is handed a release needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from reasonknee_hf.errors import OptionError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from reasonknee_hf.dataset.index import RowIndex
+    from reasonknee_hf.dataset.row_features import RowFeatures
+    from reasonknee_hf.hub.tree import Tree
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing of a record that does not fit the row schema.
+
+    Args:
+        column: The column that is null because of it.
+        text: What was found, and what was expected.
+        out_of_range: Whether it is a number that the question does not admit.
+    """
+
+    column: str
+    text: str
+    out_of_range: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.column}: {self.text}"
+
+
+class Scan(Protocol):
+    """What one volume belongs to. All its rows come together, and no shard or rank shares it with another."""
+
+    @property
+    def scan_id(self) -> str:
+        """Tells it from all others of the dataset."""
+
+    @property
+    def patient_id(self) -> str:
+        """What scans are grouped by where groups must not be torn apart."""
+
+
+class Question(Protocol):
+    """One of the questions that a dataset asks again and again."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def category(self) -> str: ...
+    @property
+    def structure(self) -> str: ...
+
+
+class Release(Protocol):
+    """A dataset at one state. Opening costs a listing; tables are read when asked for, volumes never."""
+
+    dataset: Description
+
+    @property
+    def tree(self) -> Tree:
+        """The files, at one commit or in one folder."""
+
+    @property
+    def sha(self) -> str | None:
+        """Commit of a Hub release; `None` for a folder."""
+
+    @property
+    def identity(self) -> str:
+        """What caches are keyed by; another as soon as a table or an annotation file changes."""
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """Structure name to label in the masks; empty where the release names none."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits whose scans are listed."""
+
+    def scans(self, split: str) -> Sequence[Any]:
+        """The [`Scan`]s of a split, in published order."""
+
+    def all_scans(self) -> Iterator[Any]:
+        """The scans of all splits."""
+
+    def scan_of(self, image: object, split: str) -> Any | None:
+        """The scan whose volume a record names; `None` if the split lists no such volume."""
+
+    def annotated_splits(self, kind: str = "all") -> tuple[str, ...]:
+        """The splits that have records of this kind."""
+
+    def annotation_path(self, split: str, kind: str = "all") -> str:
+        """The file of the records of a split."""
+
+    def image_url(self, scan: Any) -> str:
+        """Where the volume of a scan lies, or would."""
+
+    def mask_url(self, scan: Any) -> str | None:
+        """Where the mask of a scan lies, without asking whether it exists; `None` if it has none."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which rows and columns one config has.
+
+    Args:
+        text: What it holds, in a sentence.
+        asks: Whether its rows are questions; otherwise it has one row a scan.
+        splits: The only splits that it may have; `None` for all.
+        hidden: Columns that its rows do not have, since they give the answer away.
+        chosen: Gives the ids of the only scans whose rows it has; `None` for all.
+    """
+
+    text: str
+    asks: bool = True
+    splits: tuple[str, ...] | None = None
+    hidden: tuple[str, ...] = ()
+    chosen: Callable[[Any], Collection[str]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Description:
+    """One dataset. It travels to other processes by name.
+
+    Args:
+        name: The short name for `load_dataset`.
+        title: What people call it.
+        text: What a row is, in a sentence.
+        source: The Hub id of the published dataset.
+        revision: The commit of it that this package was written against.
+        licence: Of the annotations, as the Hub spells licences.
+        configs: By name; the first one is the default.
+        categories: Of the questions, in the order of reports.
+        questions: By number.
+        open: Opens a release; takes what `open_release` takes.
+        features: The columns of a config, for a release (or `None`) and whether rows have masks.
+        row: Makes all columns of the row of a record, and names what does not fit: takes the record, its scan, and
+            the URLs of volume and mask.
+        scan_row: The columns that tell about a scan: all of a row of a config that does not ask.
+        unlisted: The scan that a volume's name alone tells, for records of volumes that a split does not list.
+        question_of: The number of the question that a prompt asks; `None` for an unknown one.
+        weights: The weight of each row of an annotation file where rare answers come more often.
+        annotations: The kinds of published arrays of records; the first one is the default.
+        open_options: The options of `load_dataset` that `open` takes, but for the token.
+        checks: `"module:function"` that looks for defects of a release, for `verify`.
+        builder: `"module:class"` of its builder, the first builder class of that module.
+    """
+
+    name: str
+    title: str
+    text: str
+    source: str
+    revision: str
+    licence: str
+    configs: Mapping[str, Config]
+    categories: tuple[str, ...]
+    questions: Mapping[int, Any]
+    open: Callable[..., Any]
+    features: Callable[[str, Any, bool], RowFeatures]
+    row: Callable[[Mapping[str, Any], Any, str | None, str | None], tuple[dict[str, Any], list[Problem]]]
+    scan_row: Callable[[Any, str | None, str | None], dict[str, Any]]
+    unlisted: Callable[[object, str], Any]
+    question_of: Callable[[str], int | None]
+    builder: str
+    weights: Callable[[Any, str, RowIndex], npt.NDArray[np.float64]] | None = None
+    checks: str | None = None
+    annotations: tuple[str, ...] = ("all",)
+    open_options: tuple[str, ...] = ("source", "revision", "endpoint", "images")
+
+    def __repr__(self) -> str:
+        return f"Description({self.name!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Description], tuple[str, str]]:
+        return _unpickled, (self.name, _places.get(self.name, ""))
+
+    @property
+    def homepage(self) -> str:
+        """The page of the published dataset."""
+        return f"https://huggingface.co/datasets/{self.source}"
+
+
+_places: dict[str, str] = {}
+_known: dict[str, Description] = {}
+
+
+def make_known(name: str, where: str) -> None:
+    """Makes a dataset known by its short name, in this process and in those that rows travel to.
+
+    Args:
+        name: The short name.
+        where: `"module:attribute"` of its description, which is imported when it is first asked for.
+    """
+    _places[name] = where
+
+
+def known_names() -> tuple[str, ...]:
+    """The short names that are known."""
+    return tuple(_places)
+
+
+def described(name: str) -> Description:
+    """The dataset of a short name.
+
+    Raises:
+        OptionError: No dataset of that name is known; the message lists those that are.
+    """
+    if name not in _places:
+        raise OptionError(f"Unknown dataset {name!r}. Valid: {', '.join(_places)}.")
+    if name not in _known:
+        _known[name] = imported(_places[name])
+    return _known[name]
+
+
+def _unpickled(name: str, where: str) -> Description:
+    """The dataset in this process, which may not have been told of it."""
+    if name not in _places:
+        make_known(name, where)
+    return described(name)
+
+
+def imported(where: str) -> Any:
+    """What `"module:attribute"` names."""
+    module, _, attribute = where.partition(":")
+    return getattr(import_module(module), attribute)
