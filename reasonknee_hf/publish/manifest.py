@@ -7,26 +7,28 @@ same time or later, have files of their own, so none overwrites what another say
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reasonknee_hf.knee.published_release import MANIFEST
 from reasonknee_hf.publish.config_facts import Store, hash_of
-
-MANIFEST = re.compile(r"([^/]+)/reasonknee-[0-9a-f]{8}\.json")
 
 _AUTHOR = "reasonknee_hf"
 
 
 class Part(NamedTuple):
-    """One written file: its path below the root, rows (`None` for what is no table), bytes, and hash."""
+    """One written file: its path below the root, rows (`None` for what is no table), bytes, and hash.
+
+    `spans` are the places of volumes in a table: scan → column → first byte, bytes, name.
+    """
 
     path: str
     rows: int | None
     size: int
     sha256: str
+    spans: Mapping[str, Any] | None = None
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Manifest:
         parts: Path → part.
         patterns: Globs by which the card names them.
         left: Those of the parts that an earlier call wrote and this one does not need.
+        labels: Structure name → label id of the masks.
     """
 
     path: str
@@ -52,6 +55,7 @@ class Manifest:
     parts: dict[str, Part] = field(default_factory=dict)
     patterns: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
+    labels: Mapping[str, int] = field(default_factory=dict)
 
     def add(self, parts: Iterable[Part]) -> None:
         """Names further files."""
@@ -69,11 +73,12 @@ class Manifest:
         """The manifest as it is written."""
         parts = {
             part.path: {"rows": part.rows, "bytes": part.size, "sha256": part.sha256}
+            | ({"spans": part.spans} if part.spans else {})
             for _, part in sorted(self.parts.items())
         }
         told = {
             "written_by": _AUTHOR, "config": self.config, "of": self.of, "kind": self.kind,
-            "provenance": self.provenance, "patterns": sorted(self.patterns), "files": parts,
+            "provenance": self.provenance, "patterns": sorted(self.patterns), "labels": self.labels, "files": parts,
         }  # fmt: skip
         return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
 
@@ -85,7 +90,7 @@ class Manifest:
             if told["written_by"] != _AUTHOR or told["config"] != path.split("/")[0]:
                 return None
             parts = {
-                name: Part(name, one["rows"], one["bytes"], one["sha256"])
+                name: Part(name, one["rows"], one["bytes"], one["sha256"], one.get("spans"))
                 for name, one in told["files"].items()
             }
             return cls(
@@ -121,7 +126,7 @@ def proven(store: Store, part: Part) -> bool:
     )
 
 
-def part_of(root: Path, path: str, rows: int | None) -> Part:
+def part_of(root: Path, path: str, rows: int | None, spans: Mapping[str, Any] | None = None) -> Part:
     """What a manifest says of a local file."""
     with (root / path).open("rb") as file:
-        return Part(path, rows, (root / path).stat().st_size, hash_of(file))
+        return Part(path, rows, (root / path).stat().st_size, hash_of(file), spans)

@@ -6,6 +6,7 @@ A writer makes one or more parts. They get their final names when all are comple
 
 from __future__ import annotations
 
+import mmap
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from datasets import ClassLabel, Features
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.schema import arrow_schema, file_columns, has_volumes
+from reasonknee_hf.publish.schema import STORED, arrow_schema, file_columns, has_volumes
 from reasonknee_hf.publish.texts import disk_full
 
 _BATCH_ROWS = 2048  # rows held as Python objects before they become Arrow
@@ -301,3 +302,26 @@ def _digest(value: Any) -> Any:
     if isinstance(value, list):
         return [_digest(one) for one in value]
     return (len(value), sha256(value).digest()) if isinstance(value, bytes) else value
+
+
+def volume_spans(path: Path) -> dict[str, dict[str, tuple[int, int, str]]]:
+    """Where the bytes of volumes lie in a table: scan → column → first byte, bytes, name.
+
+    They are neither compressed nor cut, so each is one stretch of the file, and can be read without its neighbours.
+    """
+    found: dict[str, dict[str, tuple[int, int, str]]] = {}
+    with path.open("rb") as stream, pq.ParquetFile(path, memory_map=True) as file:
+        if not file.metadata.num_rows:
+            return found
+        columns = [field.name for field in file.schema_arrow if field.type == STORED]
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = 0
+            for number in range(file.metadata.num_row_groups):
+                for name in columns:  # column by column, as they lie in the file
+                    for row in file.read_row_group(number, columns=["scan_id", name]).to_pylist():
+                        value = row[name]
+                        start = content.find(value["bytes"], at) if value and value["bytes"] else -1
+                        if start >= 0:
+                            at = start + len(value["bytes"])
+                            found.setdefault(row["scan_id"], {})[name] = (start, at - start, value["path"])
+    return found

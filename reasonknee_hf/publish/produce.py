@@ -101,7 +101,15 @@ class _Run:
         left = {n: part for one in mine if one.path == path for n, part in one.parts.items() if n in names}
         patterns = {task.pattern for task in tasks}
         manifest = Manifest(
-            path, first.config, self.job.name, first.kind, self.job.provenance(), left, patterns, set(left)
+            path,
+            first.config,
+            self.job.name,
+            first.kind,
+            self.job.provenance(),
+            left,
+            patterns,
+            set(left),
+            self.job.opened().labels,
         )
         return manifest, known
 

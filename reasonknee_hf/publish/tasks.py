@@ -17,7 +17,7 @@ from reasonknee_hf.publish import volume_files as volumes
 from reasonknee_hf.publish.config_facts import Folder, Store, files_named
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.manifest import Part, part_of, proven
-from reasonknee_hf.publish.parquet import Batch, write_parts
+from reasonknee_hf.publish.parquet import Batch, volume_spans, write_parts
 from reasonknee_hf.publish.question_rows import question_rows, record_batches
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,13 @@ def run_task(task: ShardTask) -> list[Part]:
     if task.kind == VOLUMES and task.job.volumes == "embed" and task.scan_ids:
         volumes.compare_first(paths[0], task.job, task.split)
     names = [path.relative_to(out).as_posix() for path in paths]
-    parts = [part_of(out, name, pq.read_metadata(out / name).num_rows) for name in names]
+    embeds = task.kind == VOLUMES and task.job.volumes == "embed"
+    parts = [
+        part_of(
+            out, name, pq.read_metadata(out / name).num_rows, volume_spans(out / name) if embeds else None
+        )
+        for name in names
+    ]
     return parts + [part_of(out, name, None) for name in sorted(task.beside(Folder(out), names))]
 
 

@@ -29,7 +29,7 @@ from reasonknee_hf.errors import (
     RecordError,
     VolumeMissingError,
 )
-from reasonknee_hf.knee.open_release import open_release
+from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish import destination as repository
 from reasonknee_hf.publish.blocks import placed
 from reasonknee_hf.publish.card import default_config
