@@ -18,7 +18,7 @@ from reasonknee_hf.publish.schema import VOLUME_MODES
 from reasonknee_hf.publish.selection import Selection, whole_number
 from reasonknee_hf.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """Raised when files of the same options would come out with other bytes."""
 
 
