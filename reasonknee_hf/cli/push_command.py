@@ -20,7 +20,10 @@ def run(args: argparse.Namespace) -> int:
 
     with chosen_options(args, PushOptions) as options:
         done = push(args.repo, **options)
-    if args.json:
+    if done.plan is not None and not args.json:
+        for what, value in done.plan.items():
+            print(f"{what}: {' '.join(value) if isinstance(value, list) else value}")
+    elif args.json:
         tell(done, args, {"repository": args.repo})
     else:
         print(done.pull_request or args.repo)

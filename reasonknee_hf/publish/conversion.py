@@ -20,6 +20,7 @@ class Conversion:
         labels: Structure name → label id of the masks.
         pull_request: URL of the pull request that was opened.
         stale: Files of earlier calls that no config names any more, and that are still there.
+        plan: What a push would do that was asked to do nothing.
     """
 
     job: Job
@@ -27,6 +28,7 @@ class Conversion:
     labels: Mapping[str, int]
     pull_request: str | None = None
     stale: tuple[str, ...] = ()
+    plan: Mapping[str, Any] | None = None
 
     @property
     def files(self) -> list[str]:
@@ -42,4 +44,5 @@ class Conversion:
             }
             for config in self.configs
         }
-        return {"configs": configs, "pull_request": self.pull_request, "stale": list(self.stale)}
+        told = {"configs": configs, "pull_request": self.pull_request, "stale": list(self.stale)}
+        return told | ({"plan": dict(self.plan)} if self.plan else {})

@@ -12,7 +12,7 @@ from reasonknee_hf.publish.card import local_place
 from reasonknee_hf.publish.config_facts import Folder
 from reasonknee_hf.publish.conversion import Conversion
 from reasonknee_hf.publish.defects import defect_lines
-from reasonknee_hf.publish.given_names import check_name
+from reasonknee_hf.publish.given_names import check_name, check_out
 from reasonknee_hf.publish.job import make_job
 from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.options import ConvertOptions, chosen_options
@@ -55,7 +55,7 @@ def convert(
     if config is not None:
         given["config"] = config
     chosen = chosen_options(ConvertOptions, options, given)
-    root = Path(out)
+    root = check_out(out)
     job, release = make_job(chosen, root, chosen.token)
     check_name("config", job.name)
     check_folder(root, job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from reasonknee_hf.errors import PublishError
 
@@ -39,6 +40,11 @@ def check_repo(repo_id: str) -> None:
     Raises:
         PublishError: The id is refused.
     """
+    if "://" in repo_id or repo_id.startswith("buckets/"):
+        raise PublishError(
+            f"{repo_id!r} is no dataset repository, and push writes to nothing else: give OWNER/NAME. To put a version "
+            "elsewhere, write it to a folder by convert and copy that."
+        )
     parts = repo_id.split("/")
     if len(parts) == 2 and all(_PART.fullmatch(part) for part in parts) and not repo_id.endswith(".git"):
         return
@@ -50,3 +56,16 @@ def check_repo(repo_id: str) -> None:
         f"{repo_id!r} is no repository id: OWNER/NAME of letters, digits, '_', '-' and '.', at most 96 each, without "
         f"'--' or '..', not ending in .git. {proposed!r} would be one."
     )
+
+
+def check_out(out: str | Path) -> Path:
+    """The folder that a conversion is written to.
+
+    Raises:
+        PublishError: It is a URL: nothing would be there, but a folder of that name here.
+    """
+    if "://" in str(out):
+        raise PublishError(
+            f"{str(out)!r} is a URL, and convert writes to folders. Write to one and copy it, or push to a repository."
+        )
+    return Path(out)

@@ -127,6 +127,7 @@ class PushOptions(ConvertOptions):
     hub_endpoint: str | None = _option(
         None, "Hub to push to (default: HF_ENDPOINT, else huggingface.co)", "--hub", metavar="URL"
     )
+    dry_run: bool = _option(False, "make the files and say what would be done, but send nothing", "--dry-run")
     folder: str | Path | None = _option(
         None, "where files are made, and kept (default: a temporary folder)", "--folder"
     )

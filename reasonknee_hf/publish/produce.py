@@ -6,12 +6,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from itertools import chain
 
 from reasonknee_hf.errors import OptionError, PublishError, VolumeMissingError
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.publish.config_facts import (
     ConfigFacts,
+    Folder,
     Store,
     by_category,
     files_named,
@@ -42,8 +44,9 @@ class _Run:
         executor: Executor | None,
         on_parts: OnParts,
         earlier: Sequence[Manifest],
+        here: Sequence[Manifest],
     ) -> None:
-        self.job, self.store, self.executor, self.earlier = job, store, executor, earlier
+        self.job, self.store, self.executor, self.earlier, self.here = job, store, executor, earlier, here
         self.manifests: list[Manifest] = []
         self._tell = on_parts
         self._held: list[tuple[Manifest, Sequence[Part]]] | None = None
@@ -65,10 +68,12 @@ class _Run:
         manifest, known = self._manifest(tasks)
         done = finished(tasks, known, self.store)
         missing = [task for task in tasks if task.stem not in done]
+        made = finished(missing, self._known(tasks[0], self.here), Folder(self.job.out)) if self.here else {}
+        to_make = [task for task in missing if task.stem not in made]
         if done:
             logger.info("%d of %d shards of %s are there already", len(done), len(tasks), tasks[0].config)
         manifest.add(part for parts in done.values() for part in parts)
-        for number, parts in enumerate(run_tasks(missing, self.executor), 1):
+        for number, parts in enumerate(chain(made.values(), run_tasks(to_make, self.executor)), 1):
             done[parts[0].path.rpartition("-")[0]] = parts
             manifest.add(parts)
             logger.info(
@@ -87,18 +92,25 @@ class _Run:
                 facts.splits[split] = split_facts(self.store, mine[0].pattern, files)
         return facts
 
+    def _known(self, task: ShardTask, manifests: Sequence[Manifest]) -> dict[str, Part]:
+        """What manifests say of the config of a task."""
+        wanted = (task.config, self.job.name, task.kind)
+        mine = (one.parts for one in manifests if (one.config, one.of, one.kind) == wanted)
+        return {name: part for parts in mine for name, part in parts.items()}
+
     def _manifest(self, tasks: Sequence[ShardTask]) -> tuple[Manifest, dict[str, Part]]:
         """The manifest of a config, and all parts that earlier calls wrote of it."""
         first = tasks[0]
         path = f"{first.config}/reasonknee-{self.job.fingerprint(first.kind)}.json"
-        mine = [
-            one
-            for one in self.earlier
-            if (one.config, one.of, one.kind) == (first.config, self.job.name, first.kind)
-        ]
-        known = {name: part for one in mine for name, part in one.parts.items()}
+        known = self._known(first, self.earlier)
         names = self.store.names()
-        left = {n: part for one in mine if one.path == path for n, part in one.parts.items() if n in names}
+        left = {
+            name: part
+            for one in self.earlier
+            if one.path == path
+            for name, part in one.parts.items()
+            if name in names
+        }
         patterns = {task.pattern for task in tasks}
         manifest = Manifest(
             path,
@@ -121,6 +133,7 @@ def produce(
     executor: Executor | None,
     on_parts: OnParts,
     earlier: Sequence[Manifest] = (),
+    here: Sequence[Manifest] = (),
 ) -> tuple[Conversion, list[Manifest]]:
     """Makes the files that `store` lacks and tells what all of them hold.
 
@@ -132,6 +145,7 @@ def produce(
         on_parts: Called with the files of each task as it finishes, and the manifest that now names them; afterwards
             `store` must hold them.
         earlier: Manifests of earlier calls.
+        here: Those in `job.out`, where that is not the store: what is finished there is not made again.
 
     Returns:
         What was written, and its manifests.
@@ -142,7 +156,7 @@ def produce(
     """
     splits = chosen_splits(job, release)
     remove_unfinished(job)
-    run = _Run(job, store, executor, on_parts, earlier)
+    run = _Run(job, store, executor, on_parts, earlier, here)
     if not job.questions:
         scans = {split: chosen_scans(job, release, split) for split in splits}
         configs = []

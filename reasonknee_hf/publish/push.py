@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,10 @@ from huggingface_hub.errors import HfHubHTTPError
 from reasonknee_hf.errors import EndpointError, PublishError
 from reasonknee_hf.hub.wire.endpoints import resolve_endpoints
 from reasonknee_hf.publish import destination as repository
+from reasonknee_hf.publish.card import default_config
 from reasonknee_hf.publish.config_facts import Folder
 from reasonknee_hf.publish.conversion import Conversion
+from reasonknee_hf.publish.convert import standing_of
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.destination import Repository
 from reasonknee_hf.publish.given_names import check_name, check_repo
@@ -33,6 +35,7 @@ from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.options import PushOptions, chosen_options
 from reasonknee_hf.publish.produce import produce
 from reasonknee_hf.publish.rehearse import check_folder, merged, refuse_hidden_data, rehearse
+from reasonknee_hf.publish.rules import front_matter
 from reasonknee_hf.publish.schema import STORED
 from reasonknee_hf.publish.stale import CARD, Standing, deleted_entries, stale_files
 from reasonknee_hf.publish.texts import write
@@ -97,22 +100,72 @@ def push(
         looked_at: set[str] = set()
 
         def send(manifest: Manifest, parts: Sequence[Part]) -> None:
+            write(staging / manifest.path, manifest.text.encode())
             full = [part.path for part in parts if part.rows]
             if not full:  # nobody needs tables without rows in a repository
                 return
             _say_what_is_not_shown(staging, full, looked_at)
             beside = [name for path in full for name in files_beside(staging / path)]
-            write(staging / manifest.path, manifest.text.encode())
+            if chosen.dry_run:
+                return
             there.create(chosen.private)
             there.upload([*beside, *full, manifest.path])
             if chosen.folder is None:
                 _forget_committed(staging, there, job)
 
         defects = defect_lines(chosen.verify, release)
-        conversion, manifests = produce(job, release, there, chosen.executor, send, standing.manifests)
+        here = standing_of(staging).manifests
+        conversion, manifests = produce(job, release, there, chosen.executor, send, standing.manifests, here)
+        for one in manifests:  # what an earlier call left goes now
+            one.parts = {name: part for name, part in one.parts.items() if name not in one.left}
+        if chosen.dry_run:
+            added, gone = _changes(there, standing, conversion, manifests, defects, deleted)
+            told = _plan(there, standing, conversion, added, gone)
+            return replace(conversion, plan=told)
         there.create(chosen.private)
         _finish(there, conversion, manifests, chosen.delete_configs, defects)
         return replace(conversion, pull_request=there.pull_request)
+
+
+def _plan(
+    there: Repository,
+    standing: Standing,
+    conversion: Conversion,
+    added: Mapping[str, bytes],
+    gone: Sequence[str],
+) -> dict[str, Any]:
+    """What a push would do, as plain JSON values."""
+    new = [name for name in _written(conversion) if name not in standing.names]
+    cards = [front_matter(text)[0] for text in (standing.card, added[CARD].decode())]
+    before, after = (default_config(one, standing.names) for one in cards)
+    return {
+        "repository": there.repo_id,
+        "visibility": there.visibility,
+        "files": [*new, *added],
+        "bytes": sum(there.size(name) for name in new) + sum(map(len, added.values())),
+        "deleted": list(gone),
+        "default_before": before,
+        "default_after": after,
+    }
+
+
+def _written(conversion: Conversion) -> list[str]:
+    """Tables, and files that these name."""
+    return [*conversion.files, *(name for one in conversion.configs for name in sorted(one.beside))]
+
+
+def _changes(
+    there: Repository,
+    standing: Standing,
+    conversion: Conversion,
+    manifests: Sequence[Manifest],
+    defects: Sequence[str] | None,
+    deleted: Sequence[str],
+) -> tuple[dict[str, bytes], list[str]]:
+    """What the last commit adds, and what it deletes."""
+    added = merged(standing, conversion, manifests, defects=defects, deleted=deleted)
+    written = [*_written(conversion), *added]
+    return added, stale_files(standing, added[CARD].decode(), conversion.job, written, there, deleted)
 
 
 def _standing(there: Repository, parent: str | None) -> Standing:
@@ -219,8 +272,7 @@ def _forget_committed(staging: Path, there: Repository, job: Job) -> None:
 
 def _upload_again(there: Repository, conversion: Conversion) -> None:
     """Uploads what was removed from the repository meanwhile, if it still lies here."""
-    beside = [name for config in conversion.configs for name in sorted(config.beside)]
-    lost = [name for name in (*beside, *conversion.files) if name not in there.names()]
+    lost = [name for name in _written(conversion) if name not in there.names()]
     gone = [name for name in lost if not there.is_here(name)]
     if gone:
         raise PublishError(
@@ -240,21 +292,16 @@ def _finish(
     defects: Sequence[str] | None,
 ) -> None:
     """Card, pictures and the removal of stale files in one commit upon the newest one; merged anew if that changes."""
-    job = conversion.job
-    for one in manifests:  # what an earlier call left goes now
-        one.parts = {name: part for name, part in one.parts.items() if name not in one.left}
     wait = repository.FIRST_WAIT
     for attempt in range(1, repository.TRIES + 1):
         parent = there.refresh()
         _upload_again(there, conversion)
         standing = _standing(there, parent)
-        deleted = deleted_entries(standing, delete_configs, job)
-        beside = merged(standing, conversion, manifests, defects=defects, deleted=deleted)
-        written = [*conversion.files, *(name for one in conversion.configs for name in one.beside), *beside]
-        stale = stale_files(standing, beside[CARD].decode(), job, written, there, deleted)
+        deleted = deleted_entries(standing, delete_configs, conversion.job)
+        added, gone = _changes(there, standing, conversion, manifests, defects, deleted)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
-            *(CommitOperationAdd(name, content) for name, content in beside.items()),
-            *(CommitOperationDelete(name) for name in stale),
+            *(CommitOperationAdd(name, content) for name, content in added.items()),
+            *(CommitOperationDelete(name) for name in gone),
         ]
         try:
             there.commit(operations, f"Add config {conversion.configs[0].name}", parent)

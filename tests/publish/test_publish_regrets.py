@@ -590,3 +590,62 @@ def test_keys_that_cannot_be_stored_are_found(sample_dir, tmp_path, key):
     end = "}" if "{" in key else ""
     path.write_text(path.read_text("utf-8").replace("---\n", f"---\n{key}: 1{end}\n", 1))
     assert any("cannot be stored" in str(one) for one in check_card(tmp_path))
+
+
+# --- what would be done ------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_all_and_sends_nothing(origin, sample_dir, tmp_path):
+    options = {"volumes": "none", "folder": tmp_path}
+    push_bench(origin, sample_dir, limit=3, **options)
+    before = files_of(origin)
+    origin.clear()
+    told = push_bench(origin, sample_dir, limit=4, dry_run=True, **options).plan
+    assert nothing_sent(origin)
+    assert (told["visibility"], told["default_before"], told["default_after"]) == ("public", "bench", "bench")
+    assert set(told["deleted"]) == {name for name in before if name.startswith("bench/")}
+    push_bench(origin, sample_dir, limit=4, **options)
+    after = files_of(origin)
+    assert set(told["files"]) == set(after)
+    assert told["bytes"] == sum(map(len, after.values()))
+
+
+def test_a_folder_that_convert_made_is_sent_as_it_is(origin, sample_dir, tmp_path, monkeypatch):
+    from reasonknee_hf.publish import tasks
+
+    options = {"source": str(sample_dir), "on_error": "null", "limit": 3}
+    convert(tmp_path, "bench", **options)
+    made = {name: content for name, content in files_below(tmp_path).items() if name.endswith(".parquet")}
+    monkeypatch.setattr(tasks, "run_task", lambda task: pytest.fail("made again"))
+    push_bench(origin, sample_dir, folder=tmp_path, limit=3)
+    assert {name: content for name, content in files_of(origin).items() if name.endswith(".parquet")} == made
+
+
+@pytest.mark.parametrize("place", ["memory://knee", "s3://b/knee", "hf://buckets/me/b"])
+def test_places_that_are_not_supported_are_refused_first(sample_dir, tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PublishError, match="writes to folders"):
+        convert(place, "bench", source=str(sample_dir))
+    with pytest.raises(PublishError, match="no dataset repository"):
+        push(place.replace("hf://", ""), "bench", source=str(sample_dir))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_commands_say_json(sample_dir, tmp_path, capsys):
+    from reasonknee_hf.cli import main
+
+    command = [
+        "convert",
+        str(tmp_path),
+        "--config",
+        "bench",
+        "--source",
+        str(sample_dir),
+        "--on-error",
+        "null",
+    ]
+    assert main([*command, "--volumes", "none", "--limit", "3", "--json", "--quiet"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["configs"]["bench"]["test"]["rows"] == 3
+    assert main(["check-card", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
