@@ -147,8 +147,8 @@ def version_croissant(old: str, conversion: Conversion, place: str, deleted: Col
         [_repository("." if local else url, None), *sets],
         records,
     )
-    if before and not str(before.get("description")).startswith(text):  # what others say stays
-        told |= {key: value for key, value in before.items() if key not in ("distribution", "recordSet")}
+    if before and not str(before.get("description")).startswith(text):  # what others say of the whole stays
+        told = before | {key: told[key] for key in ("distribution", "recordSet")}
     return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
 
 
