@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reasonknee_hf import environment
+from reasonknee_hf import environment, volumes
 from reasonknee_hf.dataset.contract import make_known
 from reasonknee_hf.version import __version__ as __version__
 
@@ -63,6 +63,14 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
 
+
+def _notebook_html(volume: Any) -> str:
+    from reasonknee_hf.look.notebook import volume_html
+
+    return volume_html(volume)
+
+
+volumes.notebook_html = _notebook_html
 
 # Short name -> where its description lies; imported when the name is first asked for. The first one is the default.
 _DATASETS = {"reasonknee": "reasonknee_hf.knee.description:KNEE"}

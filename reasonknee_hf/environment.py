@@ -38,6 +38,25 @@ def timeout() -> float:
     return 10.0
 
 
+def retry_time() -> float:
+    """Seconds for which a call that cannot reach a Hub goes on trying: `REASONKNEE_RETRY_TIME`, else 120.
+
+    That is for endpoints that have answered before. One that never did is given up after a single [`timeout`].
+    """
+    value = _text("REASONKNEE_RETRY_TIME")
+    return 120.0 if value is None else _seconds("REASONKNEE_RETRY_TIME", value)
+
+
+def handed_down(name: str) -> str | None:
+    """What [`hand_down`] left for this process."""
+    return os.environ.get(f"_REASONKNEE_OPENED_{name}")
+
+
+def hand_down(name: str, sealed: str) -> None:
+    """Leaves something for the processes that this one will spawn. Other programs can see it: seal it before."""
+    os.environ[f"_REASONKNEE_OPENED_{name}"] = sealed
+
+
 def _seconds(name: str, value: str) -> float:
     try:
         seconds = float(value)
@@ -66,16 +85,21 @@ def register_on_import() -> bool:
 
 
 def volume_cache_bytes() -> int | None:
-    """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes in bytes."""
+    """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes, in bytes or as `384MB`, `1GiB`."""
     value = _text("REASONKNEE_VOLUME_CACHE")
     if value is None:
         return None
+    from datasets.utils.py_utils import convert_file_size_to_int
+
     try:
-        size = int(value)
+        size = int(value) if value.lstrip("-").isdigit() else convert_file_size_to_int(value)
     except ValueError:
         size = -1
     if size < 0:
-        raise OptionError(f"REASONKNEE_VOLUME_CACHE must be a number of bytes, 0 or more, not {value!r}")
+        raise OptionError(
+            f"REASONKNEE_VOLUME_CACHE must be a number of bytes, 0 or more, such as 402653184, 384MB or 1GiB, not"
+            f" {value!r}"
+        )
     return size
 
 

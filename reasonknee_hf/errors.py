@@ -93,11 +93,15 @@ class ForbiddenError(EndpointError, PermissionError):
 
 
 class RemoteMissingError(EndpointError, FileMissingError):
-    """The repository, revision or file does not exist at the endpoint."""
+    """The repository or the revision does not exist at the endpoint. A file that is listed is never missing."""
 
 
 class IntegrityError(EndpointError):
     """What came back is not what was asked: wrong status, range, length, identity, hash or checksum."""
+
+
+class AnswerError(IntegrityError):
+    """An endpoint's answer is wrong. That says something about the endpoint and nothing about the release."""
 
 
 class PointerError(IntegrityError):

@@ -89,6 +89,9 @@ class CountingTree:
             self.running -= 1
         return answers
 
+    def checked_ranges(self, spans, check):
+        return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
+
     def stream(self, path: str, start: int = 0, stop: int | None = None):
         yield self.files[path][start:stop]
 

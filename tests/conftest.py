@@ -26,6 +26,7 @@ os.environ.update(
     HF_DATASETS_DISABLE_PROGRESS_BARS="1",
     HF_HUB_DISABLE_IMPLICIT_TOKEN="1",
     MPLBACKEND="Agg",
+    REASONKNEE_RETRY_TIME="3",
     NO_PROXY="127.0.0.1,localhost",
     no_proxy="127.0.0.1,localhost",
 )

@@ -1,18 +1,21 @@
 """Prediction files, as people have them, merged by id.
 
-- JSON lines, or a JSON list, of `{"id", "prediction"}`: `prediction` is raw model text or an object.
+- Rows with an `id` and a `prediction`, which is raw model text or an object: JSON lines, a JSON list, CSV (with
+  commas, semicolons or tabs), Parquet, a data frame. Where there is no `prediction`, one of `response`,
+  `output`, `completion`, `generation` or `generated_text` is the answer; never `answer`, which is what a
+  reference calls its own. A number `confidence` beside it is kept for the curve of risk and coverage.
 - The dict that the published zero-shot scripts write: the key is the id, the member that ends in `_result`
   the answer; an entry without one was never answered. (After a failed call one of these scripts writes the
   result of the item before once more. It is for another lesion, and so no answer.)
-- The list that the published SFT script writes: `generated_text` is the answer; the id comes from `image` and
-  from the question that `prompt` asks. `final_diagnosis` is the reference there and is never read.
+- Rows that name their item in the benchmark's own way, e.g. the list that the published SFT script writes:
+  `generated_text` is the answer; the id comes from `image` and from the question that `prompt` asks.
+  `final_diagnosis` is the reference there and is never read.
 
 Which one a file is shows from its content. Merging is by id and independent of the order of files and
-lines: identical repeats are counted and ignored. Of conflicting repeats, by `conflicts`:
+lines: identical repeats are counted and ignored. Repeats that differ are not one run. By `conflicts`:
 
-- `"first"` (default): the first in the sort order of their JSON text counts; they are counted and named;
-- `"invalid"`: the item has no valid answer (reason `conflicting`);
-- `"raise"`: a [`PredictionError`].
+- `"raise"` (default): a [`PredictionError`];
+- `"invalid"`: the item has no valid answer (reason `conflicting`).
 
 An entry that holds no answer (`null`, blank text, `{}`, `[]`, or nothing but an `error`) is passed over
 wherever the same item is answered: a run that was resumed has both. It is no conflict, and it is counted.
@@ -24,16 +27,21 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from reasonknee_hf.bench.prediction_tables import kind_of_table, rows_of_file, rows_of_object
 from reasonknee_hf.errors import OptionError, PredictionError
-from reasonknee_hf.knee.moaks import question_for_prompt
 
-Conflicts = Literal["first", "invalid", "raise"]
+Conflicts = Literal["raise", "invalid"]
 Predictions: TypeAlias = (
     "str | os.PathLike[str] | Mapping[str, Any] | Iterable[str | os.PathLike[str] | Mapping[str, Any]]"
 )
+NamedByRow: TypeAlias = "Callable[[Mapping[str, Any]], Entry | None]"
+"""Gives the entry of a row that names its item in the benchmark's own way; see `Scorer.entry`."""
+
+ANSWER_KEYS = ("response", "output", "completion", "generation", "generated_text")
+"""What people call a prediction."""
 
 CONFLICTING = object()
 """Stands for the answer of an item whose conflicting repeats make it invalid."""
@@ -49,12 +57,14 @@ class Entry:
         answer: Raw text or object.
         scan_id: The scan, where the file gives it instead of an id.
         prompt: The prompt, likewise.
+        confidence: How sure the model was, on any scale, if the file says so.
     """
 
     id: str | None
     answer: Any
     scan_id: str | None = None
     prompt: str | None = None
+    confidence: float | None = None
 
 
 @dataclass
@@ -68,7 +78,8 @@ class Merged:
         passed_over: Entries without an answer, each beside another entry for the same item that was kept.
         conflicts: Ids, sorted, that were answered in different ways.
         unknown: Ids, sorted, that no reference has.
-        respelled: Ids matched only after leading zeros were ignored, which number readers drop.
+        respelled: Ids matched only after leading zeros, blanks and `.nii.gz` were ignored.
+        confidences: Item id to confidence, where the entry that counts has one.
     """
 
     answers: dict[str, Any] = field(default_factory=dict)
@@ -78,34 +89,42 @@ class Merged:
     conflicts: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     respelled: int = 0
+    confidences: dict[str, float] = field(default_factory=dict)
 
 
-def read_entries(predictions: Predictions) -> Iterator[Entry]:
+def read_entries(predictions: Predictions, named: NamedByRow = lambda row: None) -> Iterator[Entry]:
     """The entries of prediction files or of objects in memory.
 
     Args:
-        predictions: A path, a mapping of id to answer, rows `{"id", "prediction"}`, or an iterable of paths
-            or rows.
+        predictions: A path, a mapping of id to answer, rows `{"id", "prediction"}`, a data frame of them, or
+            an iterable of paths or rows.
+        named: How the benchmark's own rows name their item.
 
     Raises:
-        PredictionError: A file cannot be read or is none of the known kinds.
+        PredictionError: A file cannot be read or is none of the known kinds, or no file holds anything.
     """
-    if isinstance(predictions, str | os.PathLike):
-        yield from _from_file(Path(predictions))
-    elif isinstance(predictions, Mapping):
-        yield from _from_mapping(predictions, "the predictions")
-    else:
-        for index, item in enumerate(predictions):
-            if isinstance(item, str | os.PathLike):
-                yield from _from_file(Path(item))
-            else:
-                yield _from_row(item, f"prediction {index}")
+    given = [predictions] if isinstance(predictions, str | os.PathLike) else rows_of_object(predictions)
+    if isinstance(given, Mapping):
+        yield from _from_mapping(given, "the predictions")
+        return
+    paths, filled = [], False
+    for index, item in enumerate(given):
+        if not isinstance(item, str | os.PathLike):
+            filled = True
+            yield _from_row(item, f"prediction {index}", named)
+            continue
+        paths.append(str(item))
+        for entry in _from_file(Path(item), named):
+            filled = True
+            yield entry
+    if paths and not filled:
+        raise PredictionError(f"{', '.join(paths)}: holds no predictions. {_KINDS}")
 
 
 def merge(
     entries: Iterable[Entry],
     resolve: Callable[[Entry], tuple[str | None, bool]],
-    conflicts: Conflicts = "first",
+    conflicts: Conflicts = "raise",
 ) -> Merged:
     """Merges entries by item.
 
@@ -115,8 +134,8 @@ def merge(
             be respelled.
         conflicts: What counts when an item has different answers, see above.
     """
-    if conflicts not in ("first", "invalid", "raise"):
-        raise OptionError(f"conflicts= is 'first', 'invalid' or 'raise', not {conflicts!r}.")
+    if conflicts not in ("raise", "invalid"):
+        raise OptionError(f"conflicts= is 'raise' or 'invalid', not {conflicts!r}.")
     merged = Merged()
     differing: dict[str, set[str]] = {}
     blank: dict[str, dict[str, Any]] = {}
@@ -133,6 +152,9 @@ def merge(
             merged.repeats += text in kinds
             kinds[text] = entry.answer
             continue
+        if entry.confidence is not None:
+            # Identical answers may come with other confidences; the least is the same in any order.
+            merged.confidences[item] = min(entry.confidence, merged.confidences.get(item, entry.confidence))
         if item not in merged.answers:
             merged.answers[item] = entry.answer
             continue
@@ -141,8 +163,6 @@ def merge(
             merged.repeats += 1
             continue
         differing.setdefault(item, {before}).add(now)
-        if now < before:
-            merged.answers[item] = entry.answer
     for item, kinds in blank.items():
         merged.passed_over += len(kinds) - (item not in merged.answers)
         merged.answers.setdefault(item, kinds[min(kinds)])
@@ -150,9 +170,10 @@ def merge(
     if differing and conflicts == "raise":
         raise PredictionError(
             f"{len(differing)} items have more than one answer, e.g. {', '.join(merged.conflicts[:3])}. "
-            "Score one run at a time, or choose conflicts='first' or 'invalid'."
+            "These are several runs: score one at a time, or `bench compare` them, which also averages runs of "
+            "one model. conflicts='invalid' counts such items as invalid."
         )
-    if conflicts == "invalid":
+    if differing:
         merged.answers.update(dict.fromkeys(differing, CONFLICTING))
     return merged
 
@@ -173,14 +194,19 @@ def _is_blank(answer: Any) -> bool:
     return answer is None or (isinstance(answer, Mapping | list | tuple) and not answer)
 
 
-def _from_file(path: Path) -> Iterator[Entry]:
+def _from_file(path: Path, named: NamedByRow) -> Iterator[Entry]:
     try:
+        kind = kind_of_table(path)
+        if kind is not None:
+            for number, row in enumerate(rows_of_file(path, kind), start=1):
+                yield _from_row(row, f"{path}, row {number}", named)
+            return
         with path.open(encoding="utf-8-sig") as file:
             filled = (line for line in file if line.strip())
             first = next(filled, "")
             if _is_row(first, more=any(filled)):
                 file.seek(0)
-                yield from _from_lines(file, path)
+                yield from _from_lines(file, path, named)
                 return
         content = json.loads(path.read_text(encoding="utf-8-sig")) if first else []
     except PredictionError:
@@ -192,19 +218,21 @@ def _from_file(path: Path) -> Iterator[Entry]:
     except RecursionError as error:
         raise PredictionError(f"{path}: {_TOO_DEEP}") from error
     except ValueError as error:
-        raise PredictionError(f"{path}: not JSON ({error}). Was the run cut off while writing?") from error
+        raise PredictionError(
+            f"{path}: not JSON ({error}), and no table with a column id. Was the run cut off while writing?"
+        ) from error
     if isinstance(content, dict):
         yield from _from_mapping(content, str(path))
     elif isinstance(content, list):
         for index, item in enumerate(content):
-            yield _from_row(item, f"{path}, entry {index}")
+            yield _from_row(item, f"{path}, entry {index}", named)
     else:
         raise PredictionError(f"{path}: holds a single {type(content).__name__}. {_KINDS}")
 
 
 _KINDS = (
-    'Known are JSON lines of {"id", "prediction"}, the dict of the published zero-shot scripts '
-    "and the list of the published SFT script."
+    'Known are rows of {"id", "prediction"} as JSON lines, CSV or Parquet, the dict of the published zero-shot '
+    "scripts and the list of the published SFT script."
 )
 _TOO_DEEP = "brackets are nested too deeply to be read; no answer needs that."
 
@@ -214,6 +242,8 @@ def _not_utf8(path: Path) -> str:
     content = path.read_bytes()
     if content.startswith(b"\x1f\x8b"):
         return "compressed with gzip; unpack it first."
+    if content.startswith(b"PK"):
+        return "a zip archive or a spreadsheet; unpack it, or save it as CSV."
     try:
         content.decode()
     except UnicodeDecodeError as error:
@@ -230,7 +260,7 @@ def _is_row(line: str, *, more: bool) -> bool:
     return isinstance(row, dict) and (more or "id" in row or "generated_text" in row)
 
 
-def _from_lines(file: Iterable[str], path: Path) -> Iterator[Entry]:
+def _from_lines(file: Iterable[str], path: Path, named: NamedByRow) -> Iterator[Entry]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
@@ -242,18 +272,19 @@ def _from_lines(file: Iterable[str], path: Path) -> Iterator[Entry]:
             ) from error
         except RecursionError as error:
             raise PredictionError(f"{path}, line {number}: {_TOO_DEEP}") from error
-        yield _from_row(row, f"{path}, line {number}")
+        yield _from_row(row, f"{path}, line {number}", named)
 
 
-def _from_row(row: Any, name: str) -> Entry:
+def _from_row(row: Any, name: str, named: NamedByRow) -> Entry:
     if isinstance(row, Mapping):
         if "id" in row and "prediction" in row:
-            return Entry(str(row["id"]), row["prediction"])
-        if "generated_text" in row and "image" in row and "prompt" in row:
-            scan_id, prompt = _scan_of(str(row["image"])), str(row["prompt"])
-            question = question_for_prompt(prompt)
-            item = None if question is None else f"{scan_id}_{question.id}"
-            return Entry(item, row["generated_text"], scan_id, prompt)
+            return Entry(str(row["id"]), row["prediction"], confidence=_confidence(row, name))
+        entry = named(row)
+        if entry is not None:
+            return entry
+        keys = [key for key in ANSWER_KEYS if key in row]
+        if "id" in row and len(keys) == 1:
+            return Entry(str(row["id"]), row[keys[0]], confidence=_confidence(row, name))
     found = (
         f"the keys {', '.join(map(str, row)) or 'none'}" if isinstance(row, Mapping) else type(row).__name__
     )
@@ -261,10 +292,16 @@ def _from_row(row: Any, name: str) -> Entry:
     raise PredictionError(f"{name}: has {found}; needs {needed}.")
 
 
-def _scan_of(image: str) -> str:
-    """`.../9000001/00M/20041222_10300001_2.nii.gz` as `9000001_00M_20041222_10300001_2`."""
-    path = PurePosixPath(image.replace("\\", "/"))
-    return "_".join([*path.parts[-3:-1], path.name.split(".")[0]])
+def _confidence(row: Mapping[str, Any], name: str) -> float | None:
+    """The number `confidence`, or else the sum or mean of log-probabilities under `logprob`."""
+    given = row.get("confidence", row.get("logprob"))
+    if given is None or given == "":
+        return None
+    try:
+        value = float(given)
+    except (TypeError, ValueError):
+        raise PredictionError(f"{name}: confidence {given!r} is no number.") from None
+    return None if value != value else value
 
 
 def _from_mapping(content: Mapping[str, Any], name: str) -> Iterator[Entry]:

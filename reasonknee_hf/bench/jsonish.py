@@ -15,33 +15,42 @@ each under the name that is recorded:
 | `control_characters` | line feeds and tabs inside strings |
 | `repeated_key` | one key twice in one object with different values: the last counts |
 
-An object that is not closed is not an object. Work is bounded whatever the text holds: the last 400 opening
-braces of a text are tried, an object has at most 20,000 characters and 24 levels.
+An object that is not closed is not an object, and one with more than 24 levels is none either. Work grows
+with the length of the text and no faster: what a failed object held is not read again, and a text that
+takes more than 12,000 steps (a member, a value or an opening brace each) holds no object at all.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-MAX_CHARACTERS = 20_000
 MAX_LEVELS = 24
-MAX_STARTS = 400
+MAX_STEPS = 12_000
 
-_BLANK = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"' r"|'((?:[^'\\]|\\.)*)'" r"|“([^“”]*)”|‘([^‘’]*)’", re.DOTALL)
-_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,300}\.?[0-9]{0,300}|\.[0-9]{1,300})(?:[eE][+-]?[0-9]{1,4})?(?![\w.])")
+_SPACE = re.compile(r"\s*")
+_STRING = re.compile(
+    r'"([^"\\]*(?:\\.[^"\\]*)*)"' r"|'([^'\\]*(?:\\.[^'\\]*)*)'|“([^“”]*)”|‘([^‘’]*)’", re.DOTALL
+)
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?(?![\w.])")
+_LONGEST_NUMBER = 600
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORDS = re.compile(r"[^\W\d][\w%]*(?:[ \t]+[\w%]+)*")
 _LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf")}
+_BRACES = re.compile(r"[{}]")
+_BRACES_AND_STRINGS = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|[{}]')
+_BEGUN = re.compile(r"\{\s*(?:[\"'“‘]\w|[\"'“‘]?\Z|\w[\w %()/-]{0,79}:)")
 
 
 class NotJson(ValueError):
     """The text at this place is no object, even with repairs."""
+
+
+class TooLong(ValueError):
+    """The text takes more steps than any answer needs."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +70,16 @@ class Found:
     repairs: tuple[str, ...] = ()
 
 
+def _fits(text: str) -> bool:
+    """Whether what the parser of the standard library makes of `text` is small enough to be walked through."""
+    return len(text) <= MAX_STEPS or sum(map(text.count, ",[{")) <= MAX_STEPS
+
+
 def strict(text: str) -> Found | None:
     """`text` as one JSON object, list or string, blanks around it aside; `None` if it is anything else."""
     body = text.strip()
     repairs: set[str] = set()
-    if body[:1] not in ("{", "[", '"'):  # other JSON values are no answers
+    if body[:1] not in ("{", "[", '"') or not _fits(body):  # other JSON values are no answers
         return None
     try:
         value = json.loads(body, object_pairs_hook=_pairs(repairs))
@@ -75,35 +89,26 @@ def strict(text: str) -> Found | None:
     return Found(value, start, start + len(body), tuple(sorted(repairs)))
 
 
-def objects(text: str) -> Iterator[Found]:
-    """All complete objects of `text` that lie in no other, from left to right."""
-    starts = [match.start() for match in re.finditer(r"\{", text)][-MAX_STARTS:]
-    stop = 0
-    for start in starts:
-        if start < stop:
-            continue
-        found = value_at(text, start)
-        if found is not None and isinstance(found.value, dict):
-            stop = found.stop
-            yield found
-
-
-def value_at(text: str, start: int) -> Found | None:
-    """The value that begins at `start`, strict or repaired; `None` if there is none or it is not complete."""
-    window = text[start : start + MAX_CHARACTERS]
-    repairs: set[str] = set()
-    try:
-        value, length = json.JSONDecoder(object_pairs_hook=_pairs(repairs)).raw_decode(window)
-        if isinstance(value, dict | list | str):
-            return Found(value, start, start + length, tuple(sorted(repairs)))
-    except (ValueError, RecursionError):
-        pass
-    reader = _Reader(window)
-    try:
-        value = reader.value(0)
-    except NotJson:
+def unclosed(text: str, start: int = 0) -> int | None:
+    """Where in `text` from `start` on an object begins that is never closed; the outermost one."""
+    opening = text.count("{", start)
+    if not opening:
         return None
-    return Found(value, start, start + reader.position, tuple(sorted(reader.repairs)))
+    if opening + text.count('"', start) > MAX_STEPS:
+        return start if opening > text.count("}", start) else None
+    begun = []
+    for marks in (
+        _BRACES,
+        _BRACES_AND_STRINGS,
+    ):  # a quote in prose must not hide an object, nor a string close it
+        opened: list[int] = []
+        for match in marks.finditer(text, start):
+            if match.group() == "{":
+                opened.append(match.start())
+            elif match.group() == "}" and opened:
+                opened.pop()
+        begun += [place for place in opened if _BEGUN.match(text, place)]
+    return min(begun, default=None)
 
 
 def _pairs(repairs: set[str]) -> Any:
@@ -116,15 +121,69 @@ def _pairs(repairs: set[str]) -> Any:
     return build
 
 
-class _Reader:
-    """One pass over `text` from its first character; `position` stands after what was read."""
+class Search:
+    """Finds values in one text. All that is read of it shares one budget of `MAX_STEPS` steps.
+
+    `position` stands after what was read, `steps` says how many steps were taken.
+
+    Example:
+        >>> [found.value for found in Search("It is {'grade': 2}, not {grade: 1").objects()]
+        [{'grade': 2}]
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.position = 0
+        self.position = self.steps = 0
         self.repairs: set[str] = set()
+        self._plain = _fits(text)
+        self._known: dict[int, Found | None] = {}
+        self._next: dict[str, tuple[int, int]] = {}
 
-    def value(self, level: int) -> Any:
+    def objects(self) -> list[Found]:
+        """All complete objects of the text that lie in no other, from left to right; none if it is too long."""
+        found, place = [], 0
+        try:
+            while (start := self.text.find("{", place)) >= 0:
+                # What stood inside a failed object is known by now and not read again.
+                value = self._known[start] if start in self._known else self.value_at(start)
+                place = start + 1
+                if value is not None:
+                    found.append(value)
+                    place = value.stop
+        except TooLong:
+            return []
+        return found
+
+    def value_at(self, start: int) -> Found | None:
+        """The value that begins at `start`, strict or repaired; `None` if there is none or it is not complete.
+
+        Raises:
+            TooLong: The text took too many steps.
+        """
+        self._step()
+        if self._plain:
+            repairs: set[str] = set()
+            try:
+                value, stop = json.JSONDecoder(object_pairs_hook=_pairs(repairs)).raw_decode(self.text, start)
+                if isinstance(value, dict | list | str):
+                    return Found(value, start, stop, tuple(sorted(repairs)))
+            except (ValueError, RecursionError):
+                self._plain = False  # a failure takes the time of the whole text: once is enough
+        self.position, self.repairs = start, set()
+        try:
+            value = self._value(0)
+        except NotJson:
+            self._known.setdefault(start, None)
+            return None
+        return Found(value, start, self.position, tuple(sorted(self.repairs)))
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise TooLong
+
+    def _value(self, level: int) -> Any:
+        self._step()
         self._skip()
         character = self._peek()
         if level > MAX_LEVELS:
@@ -141,6 +200,8 @@ class _Reader:
         return self._word()
 
     def _object(self, level: int) -> dict[str, Any]:
+        start, outer = self.position, self.repairs
+        self._known[start], self.repairs = None, set()
         pairs: list[tuple[str, Any]] = []
         self.position += 1
         while not self._closes("}", after_member=bool(pairs)):
@@ -149,8 +210,11 @@ class _Reader:
             if not isinstance(key, str) or self._peek() != ":":
                 raise NotJson
             self.position += 1
-            pairs.append((key, self.value(level + 1)))
-        return dict(_pairs(self.repairs)(pairs))
+            pairs.append((key, self._value(level + 1)))
+        built = dict(_pairs(self.repairs)(pairs))
+        self._known[start] = Found(built, start, self.position, tuple(sorted(self.repairs)))
+        self.repairs |= outer
+        return built
 
     def _list(self, level: int) -> Any:
         closing = "]" if self._peek() == "[" else ")"
@@ -158,7 +222,7 @@ class _Reader:
         self.position += 1
         values: list[Any] = []
         while not self._closes(closing, after_member=bool(values)):
-            values.append(self.value(level + 1))
+            values.append(self._value(level + 1))
         if closing == ")":
             self.repairs.add("parentheses")
             one = len(values) == 1 and "," not in self.text[before : self.position]
@@ -201,6 +265,8 @@ class _Reader:
     def _number(self, match: re.Match[str]) -> int | float:
         text = match.group()
         self.position = match.end()
+        if len(text) > _LONGEST_NUMBER:
+            raise NotJson
         if not _JSON_NUMBER.fullmatch(text):
             self.repairs.add("number_spelling")
         return float(text) if any(mark in text for mark in ".eE") else int(text)
@@ -224,11 +290,28 @@ class _Reader:
         return word
 
     def _skip(self) -> None:
-        match = _BLANK.match(self.text, self.position)
-        assert match is not None  # the pattern matches the empty string too
-        if not match.group().isspace() and match.group():
+        """Passes over blanks and comments."""
+        while True:
+            self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
+            if self.text.startswith(("#", "//"), self.position):
+                end = self._after("\n", len(self.text))
+            elif self.text.startswith("/*", self.position):
+                end = self._after("*/", -1)
+            else:
+                return
+            if end < 0:
+                raise NotJson
+            self._step()
             self.repairs.add("comments")
-        self.position = match.end()
+            self.position = end
+
+    def _after(self, mark: str, otherwise: int) -> int:
+        """The place after the next `mark`; looked for once, for many comments may end at the same one."""
+        since, place = self._next.get(mark, (0, -2))
+        if place == -2 or self.position < since or 0 <= place < self.position:
+            place = self.text.find(mark, self.position)
+            self._next[mark] = self.position, place
+        return otherwise if place < 0 else place + len(mark)
 
     def _peek(self) -> str:
         if self.position >= len(self.text):

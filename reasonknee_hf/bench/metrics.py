@@ -28,15 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.bench.references import ATTRIBUTE_KINDS
+from reasonknee_hf.bench.references import Scheme
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-
-WIDTHS = np.array([kind.attribute.high + 1 for kind in ATTRIBUTE_KINDS])
-GRADE_OFFSETS = np.concatenate([[0], np.cumsum(WIDTHS)])
-PAIR_OFFSETS = np.concatenate([[0], np.cumsum(WIDTHS**2)])
 
 
 class Bootstrap:
@@ -120,29 +116,29 @@ def micro_macro(over: Floats, under: Floats) -> dict[str, dict[str, Any]]:
 
 
 def grade_counts(
-    patients: Ints, kinds: Ints, truth: Ints, predicted: Ints, bootstrap: Bootstrap
+    scheme: Scheme, patients: Ints, kinds: Ints, truth: Ints, predicted: Ints, bootstrap: Bootstrap
 ) -> tuple[Floats, Floats]:
     """How often each grade of each attribute is the truth and how often it is then answered.
 
     Returns:
         Hits and counts, each (1 + rounds, all grades of all attributes); grades of attribute k begin at
-        `GRADE_OFFSETS[k]`.
+        `scheme.grade_offsets[k]`.
     """
-    shape = bootstrap.patients, int(GRADE_OFFSETS[-1])
-    cells = GRADE_OFFSETS[kinds] + truth
+    shape = bootstrap.patients, int(scheme.grade_offsets[-1])
+    cells = scheme.grade_offsets[kinds] + truth
     hits = bootstrap.totals(sums(patients, cells, predicted == truth, shape))
     return hits, bootstrap.totals(sums(patients, cells, 1.0, shape))
 
 
-def recalls(hits: Floats, counts: Floats, kind: int) -> Floats:
+def recalls(scheme: Scheme, hits: Floats, counts: Floats, kind: int) -> Floats:
     """Recall of each grade of one attribute, (1 + rounds, grades); NaN where a grade does not occur."""
-    cells = slice(GRADE_OFFSETS[kind], GRADE_OFFSETS[kind + 1])
+    cells = slice(scheme.grade_offsets[kind], scheme.grade_offsets[kind + 1])
     return ratio(hits[:, cells], counts[:, cells])
 
 
-def confusion(kinds: Ints, truth: Ints, predicted: Ints, kind: int) -> Ints:
+def confusion(scheme: Scheme, kinds: Ints, truth: Ints, predicted: Ints, kind: int) -> Ints:
     """Counts (grades, grades + 1): rows the truth, columns the answer, the last column no valid answer."""
-    width = int(WIDTHS[kind])
+    width = int(scheme.widths[kind])
     chosen = kinds == kind
     column = np.where(predicted[chosen] < 0, width, predicted[chosen])
     return np.bincount(truth[chosen] * (width + 1) + column, minlength=width * (width + 1)).reshape(
@@ -150,25 +146,26 @@ def confusion(kinds: Ints, truth: Ints, predicted: Ints, kind: int) -> Ints:
     )
 
 
-def farthest(kinds: Ints, truth: Ints, predicted: Ints) -> Ints:
+def farthest(scheme: Scheme, kinds: Ints, truth: Ints, predicted: Ints) -> Ints:
     """`predicted` with the grade farthest from the truth where there is no valid one."""
-    high = WIDTHS[kinds] - 1
+    high = scheme.widths[kinds] - 1
     return np.where(predicted < 0, np.where(2 * truth >= high, 0, high), predicted)
 
 
 def kappas(
-    patients: Ints, kinds: Ints, truth: Ints, predicted: Ints, bootstrap: Bootstrap
+    scheme: Scheme, patients: Ints, kinds: Ints, truth: Ints, predicted: Ints, bootstrap: Bootstrap
 ) -> list[Floats | None]:
     """Quadratic weighted kappa of each attribute, (1 + rounds,); `None` for attributes without order."""
-    shape = bootstrap.patients, int(PAIR_OFFSETS[-1])
-    cells = PAIR_OFFSETS[kinds] + truth * WIDTHS[kinds] + farthest(kinds, truth, predicted)
+    pair_offsets = scheme.pair_offsets
+    shape = bootstrap.patients, int(pair_offsets[-1])
+    cells = pair_offsets[kinds] + truth * scheme.widths[kinds] + farthest(scheme, kinds, truth, predicted)
     totals = bootstrap.totals(sums(patients, cells, 1.0, shape))
     found: list[Floats | None] = []
-    for kind, width in enumerate(WIDTHS):
-        if ATTRIBUTE_KINDS[kind].attribute.kind == "nominal":
+    for kind, width in enumerate(scheme.widths):
+        if scheme.kinds[kind].kind == "nominal":
             found.append(None)
             continue
-        table = totals[:, PAIR_OFFSETS[kind] : PAIR_OFFSETS[kind + 1]].reshape(-1, width, width)
+        table = totals[:, pair_offsets[kind] : pair_offsets[kind + 1]].reshape(-1, width, width)
         weights = (np.arange(width)[:, None] - np.arange(width)) ** 2 / max(width - 1, 1) ** 2
         observed = (table * weights).sum(axis=(1, 2))
         chance = np.einsum("bi,bj,ij->b", table.sum(axis=2), table.sum(axis=1), weights)

@@ -9,10 +9,9 @@ import numpy as np
 
 from reasonknee_hf.bench.score_report import Report
 from reasonknee_hf.errors import ExtraMissingError
-from reasonknee_hf.knee.moaks import CATEGORIES
 from reasonknee_hf.look.figures import picture_format
 
-_BLUE, _DARK, _GREY, _RED = "#3b6fb6", "#1f2a44", "#8a8f98", "#c44e52"
+BLUE, DARK, GREY, RED = "#3b6fb6", "#1f2a44", "#8a8f98", "#c44e52"
 _BINS = (0.0, 1e-9, 0.1, 0.25, 0.5, 0.75, 1.0 + 1e-9)
 _BIN_NAMES = ("0", "0-0.1", "0.1-0.25", "0.25-0.5", "0.5-0.75", "0.75-1")
 _COLUMNS, _SMALL = 6, 4  # matrices side by side; most grades of a small one
@@ -31,17 +30,10 @@ def draw(report: Report, path: str | Path, *, dpi: int = 110) -> Path:
         ExtraMissingError: matplotlib is not installed.
         OptionError: Pictures are not written in that format.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ExtraMissingError("Plots need matplotlib: pip install 'reasonknee_hf[viz]'.") from error
-    kind = picture_format(path)
     attributes = report.data["attributes"]["table"]
     places = _places(attributes)
     matrix_rows = 1 + max((cell // _COLUMNS for _, cell, _ in places), default=-1)
-    figure: Any = Figure(figsize=(_WIDTH, _TOP + _ROW * matrix_rows))
-    FigureCanvasAgg(figure)
+    figure = blank_figure((_WIDTH, _TOP + _ROW * matrix_rows))
     top, bottom = figure.subfigures(2, 1, height_ratios=[_TOP, max(_ROW * matrix_rows, 0.1)])
     left, right = top.subplots(1, 2, width_ratios=[1.35, 1])
     top.subplots_adjust(left=0.055, right=0.985, top=0.82, bottom=0.17, wspace=0.14)
@@ -50,7 +42,32 @@ def draw(report: Report, path: str | Path, *, dpi: int = 110) -> Path:
     _place_and_grade(right, report)
     if attributes:
         _confusions(bottom, attributes, places, matrix_rows)
-    target = Path(path)
+    return save(figure, path, dpi)
+
+
+def blank_figure(size: tuple[float, float]) -> Any:
+    """An empty figure of `size` inches.
+
+    Raises:
+        ExtraMissingError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ExtraMissingError("Plots need matplotlib: pip install 'reasonknee_hf[viz]'.") from error
+    figure = Figure(figsize=size)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Any, path: str | Path, dpi: int) -> Path:
+    """Writes a figure in the format that the ending of `path` says.
+
+    Raises:
+        OptionError: Pictures are not written in that format.
+    """
+    kind, target = picture_format(path), Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, format=kind, dpi=dpi, facecolor="white")
     return target
@@ -59,23 +76,28 @@ def draw(report: Report, path: str | Path, *, dpi: int = 110) -> Path:
 def _title(figure: Any, report: Report) -> None:
     count, subset = report.data["count"], report.data["subset"]
     figure.suptitle(
-        f"ReasonKnee-Bench: {report.data['name']}", x=0.055, y=0.975, ha="left", fontsize=16, weight="bold"
+        f"{report.data['benchmark']}: {report.data['name']}",
+        x=0.055,
+        y=0.975,
+        ha="left",
+        fontsize=16,
+        weight="bold",
     )
     text = f"{count['items']} items, {count['scans']} scans, {count['patients']} patients"
-    figure.text(0.055, 0.89, text, fontsize=11, color=_GREY)
+    figure.text(0.055, 0.89, text, fontsize=11, color=GREY)
     if subset is not None:
         figure.text(
-            0.985, 0.955, f"SUBSET: {subset}", ha="right", va="center", fontsize=12, color=_RED, weight="bold"
+            0.985, 0.955, f"SUBSET: {subset}", ha="right", va="center", fontsize=12, color=RED, weight="bold"
         )
 
 
 def _accuracy(axes: Any, data: dict[str, Any]) -> None:
     table = data["grades"]["category"]
-    names = [name for name in CATEGORIES if name in table]
+    names = [name for name in data["groups"]["category"] if name in table]
     places = np.arange(len(names))
     for offset, column, colour, label in (
-        (-0.2, "attribute_accuracy", _BLUE, "attributes right"),
-        (0.2, "item_accuracy", _DARK, "items right (all attributes)"),
+        (-0.2, "attribute_accuracy", BLUE, "attributes right"),
+        (0.2, "item_accuracy", DARK, "items right (all attributes)"),
     ):
         figures = [table[name][column] for name in names]
         values = [figure["value"] for figure in figures]
@@ -86,9 +108,9 @@ def _accuracy(axes: Any, data: dict[str, Any]) -> None:
         priors = [table[name].get(f"prior_{column}") for name in names]
         if all(priors) and priors:
             levels = [prior["value"] for prior in priors]
-            axes.hlines(levels, places + offset - 0.19, places + offset + 0.19, color=_RED, linewidth=2.6)
+            axes.hlines(levels, places + offset - 0.19, places + offset + 0.19, color=RED, linewidth=2.6)
     if data["prior_origin"]:
-        axes.plot([], [], color=_RED, linewidth=2.6, label="prior: most frequent grade of each question")
+        axes.plot([], [], color=RED, linewidth=2.6, label="prior: most frequent grade of each question")
     axes.set_xticks(places, [name.replace(" & ", " &\n") for name in names], fontsize=10)
     axes.set_ylim(0, 1)
     axes.set_ylabel("accuracy")
@@ -107,7 +129,7 @@ def _place_and_grade(axes: Any, report: Report) -> None:
     _tidy(axes)
     if not outcome.places_judged or not judged.any():
         axes.text(
-            0.5, 0.5, "no answer holds a box", ha="center", transform=axes.transAxes, color=_GREY, fontsize=12
+            0.5, 0.5, "no answer holds a box", ha="center", transform=axes.transAxes, color=GREY, fontsize=12
         )
         axes.set_xticks([])
         return
@@ -118,7 +140,7 @@ def _place_and_grade(axes: Any, report: Report) -> None:
     places = np.arange(len(_BIN_NAMES))
     axes.bar(places, counts / counts.sum(), 0.82, color="#d9dee7", label="share of items")
     known = counts > 0
-    axes.plot(places[known], shares[known], "o-", color=_DARK, linewidth=2, markersize=7, label="items right")
+    axes.plot(places[known], shares[known], "o-", color=DARK, linewidth=2, markersize=7, label="items right")
     for place, share, count in zip(places, shares, counts, strict=True):
         if count:
             axes.annotate(
@@ -128,9 +150,9 @@ def _place_and_grade(axes: Any, report: Report) -> None:
                 textcoords="offset points",
                 ha="center",
                 fontsize=10,
-                color=_DARK,
+                color=DARK,
             )
-        axes.text(place, 0.015, f"n={count}", ha="center", fontsize=9, color=_GREY)
+        axes.text(place, 0.015, f"n={count}", ha="center", fontsize=9, color=GREY)
     axes.set_xticks(places, _BIN_NAMES)
     axes.set_xlabel("3D IoU of the answered box", labelpad=2)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=10)
@@ -168,7 +190,7 @@ def _confusions(
     text = (
         "row: true grade (count), column: answered grade, x: none valid; number and colour: share of the row"
     )
-    figure.text(0.175, title, text, fontsize=10, color=_GREY, va="center")
+    figure.text(0.175, title, text, fontsize=10, color=GREY, va="center")
     for name, cell, width in places:
         row, column = divmod(cell, _COLUMNS)
         _matrix(figure.add_subplot(grid[row, column : column + width]), name, attributes[name]["confusion"])
@@ -183,7 +205,7 @@ def _matrix(axes: Any, name: str, confusion: list[list[int]]) -> None:
     for true, answered in np.argwhere(counts > 0):
         share = shares[true, answered]
         text = f"{share:.2f}".lstrip("0") if share < 1 else "1"
-        colour = "white" if share > 0.55 else _DARK
+        colour = "white" if share > 0.55 else DARK
         axes.text(answered, true, text, ha="center", va="center", fontsize=size, color=colour)
     axes.set_xticks(range(counts.shape[1]), [*map(str, range(len(counts))), "x"], fontsize=9)
     axes.set_yticks(range(len(counts)), [f"{grade} ({n})" for grade, n in enumerate(totals)], fontsize=size)

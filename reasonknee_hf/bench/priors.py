@@ -8,18 +8,15 @@ are scored.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.bench.references import References, needed_columns, read_references
+from reasonknee_hf.bench.references import References
 from reasonknee_hf.errors import PredictionError
-from reasonknee_hf.knee.moaks import QUESTIONS
 
 
 @dataclass(frozen=True)
@@ -76,31 +73,3 @@ def load_priors(path: str | Path) -> Priors:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         text = "make one with `reasonknee bench priors OUT --source ...`"
         raise PredictionError(f"{path}: not a file of priors ({error}); {text}.") from error
-
-
-def count_grades(rows: Iterable[Mapping[str, Any]], origin: str = "training rows") -> Priors:
-    """Counts the grades of training rows, block by block, so that a stream of any length will do."""
-    totals: Counter[tuple[int, str, int]] = Counter()
-    block: list[Mapping[str, Any]] = []
-
-    def flush() -> None:
-        references = read_references(block)
-        for item, name, grade in zip(
-            references.grade_item, references.grade_name, references.truth, strict=True
-        ):
-            question = references.questions[item]
-            assert question is not None
-            totals[question.id, name, int(grade)] += 1
-        block.clear()
-
-    for row in needed_columns(rows):
-        block.append(row)
-        if len(block) == 10_000:
-            flush()
-    flush()
-    counts: dict[int, dict[str, list[int]]] = {}
-    for (question_id, name, grade), count in totals.items():
-        attribute = QUESTIONS[question_id].attribute(name)
-        assert attribute is not None
-        counts.setdefault(question_id, {}).setdefault(name, [0] * len(attribute.grades))[grade] = count
-    return Priors(counts, origin)

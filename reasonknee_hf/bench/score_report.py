@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from reasonknee_hf.bench.score_tables import all_tables, headline
+from reasonknee_hf.bench.metrics import Bootstrap
+from reasonknee_hf.bench.outcome import STAGES, Outcome
+from reasonknee_hf.bench.score_tables import Table, all_tables, headline
+from reasonknee_hf.bench.scorer import Scorer
 from reasonknee_hf.errors import ExtraMissingError, OptionError
-
-if TYPE_CHECKING:
-    from reasonknee_hf.bench.metrics import Bootstrap
-    from reasonknee_hf.bench.scoring import Outcome
-
-DATASET = "rajpurkarlab/3DReasonKnee"
-TASK = "reasonknee_bench"
 
 
 @dataclass
@@ -28,11 +24,13 @@ class Report:
         data: All figures as plain data; what `--json` writes.
         outcome: What came of each item.
         bootstrap: The resamples that the intervals come from.
+        scorer: The benchmark.
     """
 
     data: dict[str, Any]
     outcome: Outcome
     bootstrap: Bootstrap
+    scorer: Scorer
 
     def figure(self, name: str, kind: str = "micro") -> float | None:
         """A headline figure: `attribute_accuracy`, `item_accuracy`, `coverage`, `balanced_accuracy`, `iou`,
@@ -58,15 +56,18 @@ class Report:
 
     def text(self, *, compare_paper: bool = False) -> str:
         """The report for a terminal."""
-        tables = [table.text() for table in all_tables(self.data, compare_paper=compare_paper)]
-        title = f"ReasonKnee-Bench: {self.data['name']}"
+        tables = [table.text() for table in self._tables(compare_paper)]
+        title = f"{self.data['benchmark']}: {self.data['name']}"
         return "\n\n".join(["\n".join([title, *headline(self.data)]), *tables]) + "\n"
 
     def markdown(self, *, compare_paper: bool = False) -> str:
         """The report as Markdown."""
-        tables = [table.markdown() for table in all_tables(self.data, compare_paper=compare_paper)]
+        tables = [table.markdown() for table in self._tables(compare_paper)]
         lines = "\n".join(f"- {line}" for line in headline(self.data))
-        return "\n\n".join([f"## ReasonKnee-Bench: {self.data['name']}", lines, *tables]) + "\n"
+        return "\n\n".join([f"## {self.data['benchmark']}: {self.data['name']}", lines, *tables]) + "\n"
+
+    def _tables(self, compare_paper: bool) -> list[Table]:
+        return all_tables(self.data, self.scorer if compare_paper else None)
 
     def items(self) -> Iterator[dict[str, Any]]:
         """One record per item, in the order of ids: stage, reason, repairs, span, grades, boxes."""
@@ -75,7 +76,6 @@ class Report:
 
     def item(self, index: int) -> dict[str, Any]:
         """The record of the item at `index` of `outcome.references.ids`."""
-        from reasonknee_hf.bench.scoring import STAGES
 
         outcome, references = self.outcome, self.outcome.references
         reading, question = outcome.readings[index], references.questions[index]
@@ -109,8 +109,8 @@ class Report:
     def eval_results(
         self,
         *,
-        dataset_id: str = DATASET,
-        task_id: str = TASK,
+        dataset_id: str | None = None,
+        task_id: str | None = None,
         revision: str | None = None,
         date: str | None = None,
         source_url: str | None = None,
@@ -120,6 +120,14 @@ class Report:
         Two entries: item accuracy (micro) as `task_id`, and mean 3D IoU (micro) as `<task_id>_iou` where
         the answers hold boxes. The notes state the definition, the coverage, the rules and, if so, that
         this is a subset.
+
+        Args:
+            dataset_id: What was scored. Default: the `source` that was given to `score`; that of the benchmark
+                only where its `revision` is named.
+            task_id: Default: that of the benchmark.
+            revision: Commit of the dataset. Default: that of the `source`.
+            date: As `huggingface_hub` takes it.
+            source_url: Likewise.
 
         Raises:
             ExtraMissingError: The installed `huggingface_hub` has no evaluation results.
@@ -134,11 +142,17 @@ class Report:
             ) from error
         import yaml  # type: ignore[import-untyped,unused-ignore]
 
-        rules, count = self.data["rules"], self.data["count"]
+        rules, count, source = self.data["rules"], self.data["count"], self.data["source"]
+        task_id = task_id or self.scorer.task_id
+        dataset_id = (
+            dataset_id or source.get("id") or (self.scorer.dataset_id if revision else "unnamed references")
+        )
+        revision = revision or source.get("revision")
         subset = "" if self.data["subset"] is None else f"SUBSET of the benchmark: {self.data['subset']}. "
         about = (
             f"{subset}{self.data['name']}; {count['items']} items of {count['patients']} patients; "
-            f"{'strict' if rules['strict'] else 'repaired'} answers; coverage {self.figure('coverage'):.3f}"
+            f"rules {rules['version']}, {'strict' if rules['strict'] else 'repaired'} answers; "
+            f"coverage {self.figure('coverage'):.3f}"
         )
         chosen = [(task_id, "item_accuracy", "all attributes of an item right, micro average")]
         if self.data["localisation"]["answers_hold_boxes"]:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reasonknee_hf.bench.paper import PUBLISHED
-from reasonknee_hf.bench.references import PAPER_COLUMNS
-from reasonknee_hf.knee.moaks import CATEGORIES
+from reasonknee_hf.bench.outcome import STAGES
+from reasonknee_hf.bench.scorer import Scorer
 
 
 @dataclass
@@ -56,9 +55,15 @@ def number(figure: dict[str, Any] | None, *, interval: bool = False, digits: int
     return text
 
 
-def all_tables(data: dict[str, Any], *, compare_paper: bool = False) -> list[Table]:
-    """The tables of a report, the most read first."""
-    tables = [_overall(data), _paper(data, compare_paper), _categories(data), _stages(data)]
+def signed(figure: dict[str, Any] | None, *, interval: bool = False) -> str:
+    """A difference as text, with its sign."""
+    text = number(figure, interval=interval)
+    return f"+{text}" if figure and figure["value"] is not None and figure["value"] >= 0 else text
+
+
+def all_tables(data: dict[str, Any], published: Scorer | None = None) -> list[Table]:
+    """The tables of a report, the most read first; beside the figures that were published for a benchmark."""
+    tables = [_overall(data), _paper(data, published), _categories(data), _stages(data)]
     if data["localisation"]["answers_hold_boxes"]:
         tables.append(_boxes(data))
     tables += [_attributes(data), _ranges(data), _structures(data), _invalid(data), _answers(data)]
@@ -79,13 +84,15 @@ def headline(data: dict[str, Any]) -> list[str]:
         f"{inputs['conflicting_items']} items with conflicting answers ({rules['conflicts']}), "
         f"{inputs['unknown_entries']} unknown ids. Missing and invalid answers count as wrong.",
         f"Answers read {'strictly' if rules['strict'] else 'with repairs'}"
-        f"{', grades guessed from free text' if rules['free_digits'] else ''}. Boxes: {rules['boxes']}.",
+        f"{', grades guessed from free text' if rules['free_digits'] else ''}, rules {rules['version']} of "
+        f"BENCHMARK.md. Boxes: {rules['boxes']}.",
     ]
     if bootstrap["rounds"]:
         lines.append(
             f"In brackets: 95 % intervals, {bootstrap['rounds']} bootstrap rounds over patients, "
             f"seed {bootstrap['seed']}."
         )
+        lines += [f"CAVEAT: {caveat}" for caveat in data["caveats"]]
     prior = data["prior_origin"]
     lines.append(
         f"Prior: always the most frequent grade of each question in {prior}."
@@ -128,13 +135,14 @@ def _overall(data: dict[str, Any]) -> Table:
     return table
 
 
-def _paper(data: dict[str, Any], compare: bool) -> Table:
+def _paper(data: dict[str, Any], compare: Scorer | None) -> Table:
     overall, columns = data["grades"].get("overall", {}), data["grades"]["paper"]
+    names = data["groups"]["paper"]
     title = "The paper's columns" + (", with its published figures" if compare else "")
-    table = Table(title, ["Run", *PAPER_COLUMNS, "micro", "macro", *(["overall"] if compare else [])])
+    table = Table(title, ["Run", *names, "micro", "macro", *(["overall"] if compare else [])])
     suffix = "" if data["subset"] is None else " (SUBSET)"
     for column, label in (("attribute_accuracy", "attributes"), ("item_accuracy", "items")):
-        cells = [number(columns.get(name, {}).get(column)) for name in PAPER_COLUMNS]
+        cells = [number(columns.get(name, {}).get(column)) for name in names]
         totals = (
             [number(overall[column][kind]) for kind in ("micro", "macro")]
             if column in overall
@@ -142,14 +150,10 @@ def _paper(data: dict[str, Any], compare: bool) -> Table:
         )
         table.rows.append([f"{data['name']}, {label}{suffix}", *cells, *totals, *(["-"] if compare else [])])
     if compare:
-        for published in PUBLISHED:
-            *figures, total = (f"{value:.3f}" for value in published.accuracy)
-            name = f"PAPER, as published: {published.setting}, {published.model}"
-            table.rows.append([name, *figures, "-", "-", total])
-        table.notes = [
-            "Rows marked PAPER are the authors' figures, not recomputed. Their scoring code is not public:",
-            "which accuracy and overall they print, and what their column Others holds, is not known.",
-        ]
+        for label, figures, total in compare.published:
+            cells = [f"{value:.3f}" for value in figures]
+            table.rows.append([f"PAPER, as published: {label}", *cells, "-", "-", f"{total:.3f}"])
+        table.notes = compare.published_notes
     return table
 
 
@@ -159,7 +163,7 @@ def _categories(data: dict[str, Any]) -> Table:
         ["Category", "items", "coverage", "attributes", "prior", "items right", "prior", "balanced"],
     )
     balanced = data["attributes"]["balanced_accuracy"]["category"]
-    for name in CATEGORIES:
+    for name in data["groups"]["category"]:
         row = data["grades"]["category"].get(name)
         if row is None:
             continue
@@ -180,12 +184,11 @@ def _categories(data: dict[str, Any]) -> Table:
 
 def _stages(data: dict[str, Any]) -> Table:
     stages = data["stages"]
-    names = ["no valid answer", "wrong place", "wrong grade", "right"]
     lucky = "right grade at a wrong place"
-    table = Table("The first link that broke (shares)", ["Category", *names, "of wrong place: grade right"])
+    table = Table("The first link that broke (shares)", ["Category", *STAGES, "of wrong place: grade right"])
     for name, row in [*stages["category"].items(), ("All items", stages["overall"])]:
         if row:
-            table.rows.append([name, *(f"{row[stage]:.3f}" for stage in names), f"{row[lucky]:.3f}"])
+            table.rows.append([name, *(f"{row[stage]:.3f}" for stage in STAGES), f"{row[lucky]:.3f}"])
     if stages["places_judged"]:
         table.notes = [f"Wrong place: IoU under {data['rules']['iou_threshold']:g}."]
     else:
@@ -228,7 +231,9 @@ def _attributes(data: dict[str, Any]) -> Table:
                 number(row["accuracy"]),
                 number(row["balanced_accuracy"]),
                 f"{row['chance']:.3f}",
-                "no order" if row["weighted_kappa"] is None else number(row["weighted_kappa"]),
+                "no order"
+                if row["weighted_kappa"] is None
+                else number(row["weighted_kappa"], interval=True, digits=2),
                 recall,
             ]
         )

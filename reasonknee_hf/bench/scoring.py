@@ -9,15 +9,12 @@ over files, or on identical repeats.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.bench.answer_reading import Reading, read_answer
-from reasonknee_hf.bench.box_reading import (
-    OAI_DESS_SPACING,
+from reasonknee_hf.bench.box_geometry import (
     BoxConvention,
     centre_distance,
     check_sizes,
@@ -27,73 +24,36 @@ from reasonknee_hf.bench.box_reading import (
 )
 from reasonknee_hf.bench.inputs import CONFLICTING, Conflicts, Entry, Merged, Predictions, merge, read_entries
 from reasonknee_hf.bench.metrics import Bootstrap
+from reasonknee_hf.bench.outcome import Outcome
 from reasonknee_hf.bench.priors import Priors
-from reasonknee_hf.bench.references import References, read_references
+from reasonknee_hf.bench.reading import Reading
+from reasonknee_hf.bench.references import References
 from reasonknee_hf.bench.score_report import Report
+from reasonknee_hf.bench.scorer import Scorer, default_scorer
 from reasonknee_hf.bench.summary import summarise
 from reasonknee_hf.errors import OptionError
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-
-STAGES = ("no valid answer", "wrong place", "wrong grade", "right")
-"""The first link that broke, for each item; `wrong grade` means: right place, wrong grade."""
-
-
-@dataclass
-class Outcome:
-    """What came of each item, in the order of `references`.
-
-    Args:
-        references: The items.
-        merged: The answers by id, and what was seen while merging.
-        readings: What each answer says; `None` where there is no answer.
-        reasons: Why an item has no valid answer; `None` where it has one.
-        predicted: The answered grade for each reference grade, -1 where there is no valid one.
-        graded: Whether an item has reference grades.
-        right: Whether all of them were met.
-        boxes: Answered boxes (n, 6) in voxels and in the data's order, NaN where there is no valid one.
-        box_problems: Why an item with a reference box has no valid answered one; `""` where it has.
-        iou: NaN where there is no reference box; 0 without a valid answered one.
-        distance: Between centres, in mm; NaN where either box is missing.
-        stage: Index into `STAGES`; -1 where an item is not graded.
-        places_judged: Whether any answer of the run holds a box; if not, no item fails for its place.
-        warnings: What in the boxes looks wrong.
-    """
-
-    references: References
-    merged: Merged
-    readings: list[Reading | None]
-    reasons: list[str | None]
-    predicted: Ints
-    graded: Bools
-    right: Bools
-    boxes: Floats
-    box_problems: npt.NDArray[np.str_]
-    iou: Floats
-    distance: Floats
-    stage: Ints
-    places_judged: bool
-    warnings: list[str]
 
 
 def score(
     predictions: Predictions,
     references: References | Iterable[Mapping[str, Any]],
     *,
+    scorer: Scorer | None = None,
     convention: BoxConvention | None = None,
     strict: bool = False,
     free_digits: bool = False,
-    conflicts: Conflicts = "first",
+    conflicts: Conflicts = "raise",
     only_answered: bool = False,
     priors: Priors | None = None,
     iou_threshold: float = 0.25,
-    spacing: tuple[float, float, float] = OAI_DESS_SPACING,
+    spacing: tuple[float, float, float] | None = None,
     rounds: int = 1000,
     seed: int = 0,
     subset: str | None = None,
     name: str = "this run",
+    source: Mapping[str, Any] | None = None,
 ) -> Report:
     """Scores the answers of one run.
 
@@ -102,18 +62,21 @@ def score(
             "prediction"}`; see `inputs`.
         references: Rows of the `bench` config or any rows with its columns, or what `read_references` made
             of them. No volume is opened.
+        scorer: The benchmark: how its rows and answers are read. Default: ReasonKnee-Bench.
         convention: What the six numbers of an answered box mean; by default that of the data.
         strict: Turns all repairs of answers off.
         free_digits: Lets `grade N` in free text answer a question with one attribute. A guess, hence off.
-        conflicts: What counts where an item has different answers: `first`, `invalid` or `raise`.
+        conflicts: Where an item has different answers: `raise` an error, or count it as `invalid`.
         only_answered: Scores only the items that were answered. All outputs then say that this is a subset.
         priors: Grade counts of the training split, for the prior beside each accuracy.
         iou_threshold: The least IoU that counts as the right place in the stages.
-        spacing: Voxel size in mm along slice, x, y, for rows without a `spacing` of their own.
+        spacing: Voxel size in mm along slice, x, y, for rows without a `spacing` of their own. Default: that
+            of the benchmark.
         rounds: Rounds of the bootstrap over patients; 0 for no intervals.
         seed: Its seed.
         subset: What part of the benchmark `references` are, if they are not all of it.
         name: What to call the run in tables.
+        source: Where `references` come from: `id` and, of a Hub release, `revision`.
 
     Raises:
         PredictionError: A prediction file cannot be read, or answers conflict and `conflicts` is `raise`.
@@ -122,19 +85,22 @@ def score(
     """
     if not 0 < iou_threshold <= 1:
         raise OptionError(f"iou_threshold= is above 0 and at most 1, not {iou_threshold!r}.")
+    scorer = scorer or default_scorer()
+    spacing = scorer.spacing if spacing is None else spacing
     check_sizes("spacing=", spacing)
     for option, value in (("rounds", rounds), ("seed", seed)):
         if not isinstance(value, int | np.integer) or value < 0:
             raise OptionError(f"{option}= is a whole number, 0 or more, not {value!r}.")
-    rows = references if isinstance(references, References) else read_references(references)
-    merged = merge(read_entries(predictions), _resolver(rows), conflicts)
+    rows = references if isinstance(references, References) else scorer.references(references)
+    merged = merge(read_entries(predictions, scorer.entry), _resolver(rows), conflicts)
     if only_answered:
         rows = rows.take([index for index, item in enumerate(rows.ids) if item in merged.answers])
         subset = "; ".join(filter(None, (subset, "answered items only")))
     convention = convention or BoxConvention()
-    outcome = judge(rows, merged, convention, strict, free_digits, iou_threshold, spacing)
+    outcome = judge(scorer, rows, merged, convention, strict, free_digits, iou_threshold, spacing)
     bootstrap = Bootstrap(len(rows.patient_ids), rounds, seed)
     rules = {
+        "version": scorer.rules_version,
         "strict": strict,
         "free_digits": free_digits,
         "conflicts": conflicts,
@@ -144,21 +110,28 @@ def score(
         "spacing_mm": list(spacing),
         "bootstrap": {"over": "patients", "rounds": len(bootstrap.weights), "seed": int(seed), "level": 0.95},
     }
-    data = summarise(outcome, priors, bootstrap, STAGES) | {"name": name, "subset": subset, "rules": rules}
-    return Report(data, outcome, bootstrap)
+    about = {
+        "benchmark": scorer.title,
+        "name": name,
+        "subset": subset,
+        "source": dict(source or {}),
+        "rules": rules,
+    }
+    return Report(summarise(outcome, priors, bootstrap) | about, outcome, bootstrap, scorer)
 
 
 def _resolver(references: References) -> Any:
-    """How an entry finds its reference: by id; by id without leading zeros, if unique; by scan and prompt."""
+    """How an entry finds its reference: by id; by id without what is lost or added on the way (leading zeros,
+    blanks, the ending of a file), if that is unique; by scan and prompt."""
     known = set(references.ids)
     bare: dict[str, str | None] = {}
 
     def respell(item: str) -> str | None:
         if not bare:  # built when it is first needed: most runs have all ids right
             for reference in references.ids:
-                key = _without_zeros(reference)
+                key = _bare_id(reference)
                 bare[key] = None if key in bare else reference
-        return bare.get(_without_zeros(item))
+        return bare.get(_bare_id(item))
 
     def resolve(entry: Entry) -> tuple[str | None, bool]:
         if entry.id is not None:
@@ -176,11 +149,13 @@ def _resolver(references: References) -> Any:
     return resolve
 
 
-def _without_zeros(item: str) -> str:
-    return "_".join(part.lstrip("0") or "0" if part.isdigit() else part for part in item.split("_"))
+def _bare_id(item: str) -> str:
+    parts = "_".join(item.replace(".nii.gz", "").replace(".nii", "").split()).split("_")
+    return "_".join(part.lstrip("0") or "0" if part.isdigit() else part for part in parts)
 
 
 def judge(
+    scorer: Scorer,
     references: References,
     merged: Merged,
     convention: BoxConvention,
@@ -190,7 +165,7 @@ def judge(
     spacing: tuple[float, float, float],
 ) -> Outcome:
     """Reads all answers and holds them against the references."""
-    readings, reasons, answered = _read_all(references, merged, strict, free_digits)
+    readings, reasons, answered = _read_all(scorer, references, merged, strict, free_digits)
     predicted = np.array(
         [
             -1 if (reading := readings[item]) is None else reading.grades.get(name, -1)
@@ -244,7 +219,7 @@ def judge(
 
 
 def _read_all(
-    references: References, merged: Merged, strict: bool, free_digits: bool
+    scorer: Scorer, references: References, merged: Merged, strict: bool, free_digits: bool
 ) -> tuple[list[Reading | None], list[str | None], Floats]:
     readings: list[Reading | None] = []
     reasons: list[str | None] = []
@@ -259,7 +234,7 @@ def _read_all(
             if answer is CONFLICTING:
                 reason = "conflicting"
             else:
-                reading = read_answer(answer, question, strict=strict, free_digits=free_digits)
+                reading = scorer.read(answer, question, strict=strict, free_digits=free_digits)
                 reason = reading.reason
                 if reading.box is not None:
                     boxes[index] = reading.box

@@ -9,20 +9,19 @@ import numpy as np
 
 from reasonknee_hf.bench import metrics
 from reasonknee_hf.bench.metrics import Bootstrap, Floats, Ints, grouped, micro_macro
-from reasonknee_hf.bench.references import ATTRIBUTE_KINDS
-from reasonknee_hf.knee.moaks import CATEGORIES
+from reasonknee_hf.bench.outcome import STAGES, Outcome
+from reasonknee_hf.bench.references import References, Scheme
 
 if TYPE_CHECKING:
     from reasonknee_hf.bench.priors import Priors
-    from reasonknee_hf.bench.scoring import Outcome
 
 HIT_RATES = (0.1, 0.25, 0.5)
+FEWEST_PATIENTS = 20
+"""Fewer clusters than that make bootstrap intervals too narrow to be taken at their word."""
 GROUPS = ("category", "paper", "structure")
 
 
-def summarise(
-    outcome: Outcome, priors: Priors | None, bootstrap: Bootstrap, stages: tuple[str, ...]
-) -> dict[str, Any]:
+def summarise(outcome: Outcome, priors: Priors | None, bootstrap: Bootstrap) -> dict[str, Any]:
     """All sections of a report."""
     references, merged = outcome.references, outcome.merged
     has_box = np.isfinite(outcome.iou)
@@ -53,11 +52,14 @@ def summarise(
             "unknown_ids": merged.unknown[:20],
             "respelled_ids": merged.respelled,
         },
+        "groups": {group: list(references.scheme.groups[group][0]) for group in GROUPS},
         "unscored": dict(list(references.unscored.items())[:20]),
         "unscored_count": len(references.unscored),
         "invalid": dict(sorted(sum(reasons.values(), Counter[str]()).items())),
         "invalid_by_category": {
-            name: dict(sorted(reasons[name].items())) for name in CATEGORIES if name in reasons
+            name: dict(sorted(reasons[name].items()))
+            for name in references.scheme.categories
+            if name in reasons
         },
         "repairs": dict(sorted(repairs.items())),
         "notes": dict(sorted(notes.items())),
@@ -66,7 +68,8 @@ def summarise(
         "attributes": _attributes(outcome, bootstrap),
         "grade_ranges": _grade_ranges(outcome, priors, bootstrap),
         "localisation": _localisation(outcome, bootstrap),
-        "stages": _stages(outcome, stages),
+        "stages": _stages(outcome),
+        "caveats": _caveats(references),
         "warnings": outcome.warnings + _remarks(outcome, priors),
     }
 
@@ -83,7 +86,9 @@ def _remarks(outcome: Outcome, priors: Priors | None) -> list[str]:
         examples = ", ".join(merged.conflicts[:3])
         remarks.append(f"{len(merged.conflicts)} items have answers that differ, e.g. {examples}.")
     if merged.respelled:
-        remarks.append(f"{merged.respelled} ids were matched only after their leading zeros were ignored.")
+        remarks.append(
+            f"{merged.respelled} ids matched only after leading zeros, blanks and .nii.gz were ignored."
+        )
     if references.unscored:
         item, why = next(iter(references.unscored.items()))
         remarks.append(
@@ -92,9 +97,18 @@ def _remarks(outcome: Outcome, priors: Priors | None) -> list[str]:
     unknown = int((priors.predict(references) < 0).sum()) if priors else 0
     if unknown:
         remarks.append(f"The prior knows no grade for {unknown} of {len(references.truth)} reference grades.")
-    if len(references.patient_ids) < 2:
+    patients = len(references.patient_ids)
+    if patients < 2:
         remarks.append("Fewer than two patients: no confidence intervals.")
+
     return remarks
+
+
+def _caveats(references: References) -> list[str]:
+    patients = len(references.patient_ids)
+    if not 2 <= patients < FEWEST_PATIENTS:
+        return []
+    return [f"Only {patients} patients: intervals over fewer than {FEWEST_PATIENTS} are too narrow."]
 
 
 def _grades(outcome: Outcome, priors: Priors | None, bootstrap: Bootstrap) -> dict[str, Any]:
@@ -137,30 +151,31 @@ def _attributes(outcome: Outcome, bootstrap: Bootstrap) -> dict[str, Any]:
     references, predicted = outcome.references, outcome.predicted
     kinds, truth = references.grade_kind, references.truth
     patients = references.patients[references.grade_item]
-    names = [kind.name for kind in ATTRIBUTE_KINDS]
+    scheme = references.scheme
+    names = [kind.name for kind in scheme.kinds]
     accuracy, _, _ = grouped(patients, kinds, names, predicted == truth, bootstrap)
-    hits, counts = metrics.grade_counts(patients, kinds, truth, predicted, bootstrap)
-    kappas = metrics.kappas(patients, kinds, truth, predicted, bootstrap)
+    hits, counts = metrics.grade_counts(scheme, patients, kinds, truth, predicted, bootstrap)
+    kappas = metrics.kappas(scheme, patients, kinds, truth, predicted, bootstrap)
     table: dict[str, Any] = {}
     balanced: dict[str, list[Floats]] = {}
-    for code, kind in enumerate(ATTRIBUTE_KINDS):
+    for code, kind in enumerate(scheme.kinds):
         if kind.name not in accuracy:
             continue
-        recall = metrics.recalls(hits, counts, code)
+        recall = metrics.recalls(scheme, hits, counts, code)
         mean = metrics.mean_of_known(recall)
         balanced.setdefault(kind.category, []).append(mean)
         occurring = int(np.isfinite(recall[0]).sum())
         kappa = kappas[code]
         table[kind.name] = {
             "category": kind.category,
-            "kind": kind.attribute.kind,
+            "kind": kind.kind,
             "accuracy": accuracy[kind.name],
             "balanced_accuracy": metrics.estimate(mean, accuracy[kind.name]["n"]),
             "chance": 1 / occurring,
             "recall": [None if np.isnan(value) else float(value) for value in recall[0]],
             "weighted_kappa": None if kappa is None else metrics.estimate(kappa, accuracy[kind.name]["n"]),
-            "truth_counts": _counts(kinds, truth, code),
-            "confusion": metrics.confusion(kinds, truth, predicted, code).tolist(),
+            "truth_counts": _counts(scheme, kinds, truth, code),
+            "confusion": metrics.confusion(scheme, kinds, truth, predicted, code).tolist(),
         }
     by_category = {name: metrics.mean_of_known(np.stack(values, axis=1)) for name, values in balanced.items()}
     count = len(truth)
@@ -174,8 +189,9 @@ def _attributes(outcome: Outcome, bootstrap: Bootstrap) -> dict[str, Any]:
         "balanced_accuracy": {
             "macro": metrics.estimate(overall, count),
             "category": {
-                name: metrics.estimate(by_category[name], 0) | {"n": _count_of(references.grade_kind, name)}
-                for name in CATEGORIES
+                name: metrics.estimate(by_category[name], 0)
+                | {"n": _count_of(scheme, references.grade_kind, name)}
+                for name in scheme.categories
                 if name in by_category
             },
         },
@@ -185,9 +201,10 @@ def _attributes(outcome: Outcome, bootstrap: Bootstrap) -> dict[str, Any]:
 def _grade_ranges(outcome: Outcome, priors: Priors | None, bootstrap: Bootstrap) -> dict[str, Any]:
     """Attribute accuracy by the range of the grades, for guessing is easier where there are fewer."""
     references = outcome.references
-    highs = sorted({int(width) - 1 for width in metrics.WIDTHS})
+    widths = references.scheme.widths
+    highs = sorted({int(width) - 1 for width in widths})
     names = [f"0-{high}" if high > 1 else "0/1" for high in highs]
-    codes = np.searchsorted(highs, metrics.WIDTHS[references.grade_kind] - 1)
+    codes = np.searchsorted(highs, widths[references.grade_kind] - 1)
     patients = references.patients[references.grade_item]
     columns = {"attribute_accuracy": outcome.predicted == references.truth}
     if priors:
@@ -199,12 +216,12 @@ def _grade_ranges(outcome: Outcome, priors: Priors | None, bootstrap: Bootstrap)
     return section
 
 
-def _counts(kinds: Ints, truth: Ints, code: int) -> list[int]:
-    return [int(count) for count in np.bincount(truth[kinds == code], minlength=int(metrics.WIDTHS[code]))]
+def _counts(scheme: Scheme, kinds: Ints, truth: Ints, code: int) -> list[int]:
+    return [int(count) for count in np.bincount(truth[kinds == code], minlength=int(scheme.widths[code]))]
 
 
-def _count_of(kinds: Ints, category: str) -> int:
-    wanted = [code for code, kind in enumerate(ATTRIBUTE_KINDS) if kind.category == category]
+def _count_of(scheme: Scheme, kinds: Ints, category: str) -> int:
+    wanted = [code for code, kind in enumerate(scheme.kinds) if kind.category == category]
     return int(np.isin(kinds, wanted).sum())
 
 
@@ -245,16 +262,16 @@ def _localisation(outcome: Outcome, bootstrap: Bootstrap) -> dict[str, Any]:
     return section
 
 
-def _stages(outcome: Outcome, stages: tuple[str, ...]) -> dict[str, Any]:
+def _stages(outcome: Outcome) -> dict[str, Any]:
     """Shares of the stages, overall and by category, and of right grades at a wrong place."""
     codes, names = outcome.references.item_codes("category")
     judged = outcome.stage >= 0
 
     def shares(chosen: Any) -> dict[str, Any]:
         total = int(chosen.sum())
-        counts = np.bincount(outcome.stage[chosen], minlength=len(stages))
+        counts = np.bincount(outcome.stage[chosen], minlength=len(STAGES))
         table: dict[str, Any] = {
-            stage: int(count) / total for stage, count in zip(stages, counts, strict=True)
+            stage: int(count) / total for stage, count in zip(STAGES, counts, strict=True)
         }
         lucky = chosen & (outcome.stage == 1) & outcome.right
         return table | {"n": total, "right grade at a wrong place": int(lucky.sum()) / total}

@@ -30,6 +30,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "which endpoints a run could use, and who would get a token",
     ),
     "env": ("reasonknee_hf.cli.env_command", "versions and settings, for reports of faults"),
+    "images": (
+        "reasonknee_hf.cli.images_command",
+        "volumes out of a download from the OAI: what it holds, and in the release's layout",
+    ),
     "masks": ("reasonknee_hf.cli.masks_command", "list, get or join the members of the cut mask archive"),
     "push": ("reasonknee_hf.cli.push_command", "write such a version and push it to a repository"),
     "rows": ("reasonknee_hf.cli.rows_command", "rows of one config as JSON lines"),
@@ -66,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ReasonKneeError as error:
         print(f"reasonknee: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("reasonknee: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        print(f"reasonknee: {str(error) or 'interrupted'}", file=sys.stderr)
+        return 130  # as a shell has it
     except BrokenPipeError:
         sys.stderr.close()
         return 0

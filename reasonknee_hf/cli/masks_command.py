@@ -115,8 +115,10 @@ def _list(archive: CutArchive, pattern: str, *, long: bool, as_json: bool) -> No
 
 
 def _get(archive: CutArchive, names: list[str], output: str) -> None:
-    files = archive.directory.files
-    members = [name if name in files else archive.find(name) for name in names]
+    from reasonknee_hf.dataset.paths import PathResolver
+
+    files = PathResolver(archive.names(), archive.name)
+    members = [files.resolve(name) for name in names]
     if output != "-":
         for path in archive.extract(Path(output), members):
             print(path)

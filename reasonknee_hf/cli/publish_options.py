@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.publish.conversion import Conversion
+from reasonknee_hf.publish.config_facts import Conversion
 from reasonknee_hf.publish.options import ConvertOptions
 
 

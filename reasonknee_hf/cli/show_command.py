@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     out = Path(args.out or f"{args.id}.{'html' if args.html else 'png'}")
     (check_target if args.html else check_picture)(out)
-    row = find_row(args.id, masks=not args.no_mask, **source_options(args))
-    draw_row(row, out, page=args.html)
+    rows, at = find_rows(args.id, masks=not args.no_mask, **source_options(args))
+    draw_row(rows[at], out, page=args.html, before=rows[:at], after=rows[at + 1 :])
     print(out)
     return 0
 
 
-def draw_row(row: Mapping[str, Any], out: str | Path, *, page: bool = False) -> None:
+def draw_row(
+    row: Mapping[str, Any],
+    out: str | Path,
+    *,
+    page: bool = False,
+    before: Sequence[Mapping[str, Any]] = (),
+    after: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Writes the picture, or the page, of one row.
 
     Args:
@@ -42,6 +49,7 @@ def draw_row(row: Mapping[str, Any], out: str | Path, *, page: bool = False) -> 
             whole.
         out: File to write. The ending chooses the format of a picture.
         page: Write the page instead of the picture.
+        before, after: Other rows of the same volume, which the page can go to.
 
     Raises:
         VolumeMissingError: The row has no volume.
@@ -56,8 +64,19 @@ def draw_row(row: Mapping[str, Any], out: str | Path, *, page: bool = False) -> 
             f"{name}: there is no volume to show. The MRI volumes come from the Osteoarthritis Initiative;"
             " give the folder that holds them as --images"
         )
-    facts: dict[str, Any] = {
-        "mask": row.get("mask"),
+    facts: dict[str, Any] = {"mask": row.get("mask"), **_shown(row)}
+    if page:
+        rows, more = [_shown(other) for other in before], [_shown(other) for other in after]
+        written = case_page(row["image"], before=rows, after=more, **facts)
+        Path(out).write_text(written, encoding="utf-8", errors="backslashreplace")
+    else:
+        draw_case(row["image"], out=out, **facts)
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of a row beside its volume."""
+    name = row.get("id") or row.get("scan_id") or "row"
+    return {
         "box": row.get("bbox"),
         "title": ", ".join(str(part) for part in (name, row.get("structure"), row.get("subregion")) if part),
         "question": row.get("prompt") or "",
@@ -66,14 +85,16 @@ def draw_row(row: Mapping[str, Any], out: str | Path, *, page: bool = False) -> 
         ),
         "text": row.get("cot") or "",
     }
-    if page:
-        Path(out).write_text(case_page(row["image"], **facts), encoding="utf-8", errors="backslashreplace")
-    else:
-        draw_case(row["image"], out=out, **facts)
 
 
 def find_row(wanted: str, **options: Any) -> dict[str, Any]:
-    """The row with an id, or the `scans` row of a scan id.
+    """The row with an id, or the `scans` row of a scan id; see `find_rows`."""
+    rows, at = find_rows(wanted, **options)
+    return rows[at]
+
+
+def find_rows(wanted: str, **options: Any) -> tuple[list[dict[str, Any]], int]:
+    """The rows of a scan, and which of them has an id; for a scan id its `scans` row alone.
 
     Args:
         wanted: Id of a row or of a scan.
@@ -98,8 +119,9 @@ def find_row(wanted: str, **options: Any) -> dict[str, Any]:
             continue
         rows = load_dataset(config, split=scan.split, streaming=True, **options)
         key = "scan_id" if config == "scans" else "id"
-        for row in rows:
-            if row[key] == wanted:
-                return dict(row)
+        found = [dict(row) for row in rows if row["scan_id"] == scan.scan_id]
+        at = next((place for place, row in enumerate(found) if row[key] == wanted), None)
+        if at is not None:
+            return found, at
         raise OptionError(f"{wanted}: the scan is listed for {scan.split}, but has no such row")
     raise OptionError(f"no row and no scan has the id {wanted!r}; `reasonknee rows` lists those of a config")

@@ -9,7 +9,7 @@ from typing import Any
 from reasonknee_hf.knee.release import Release
 
 
-def add_source_options(parser: argparse.ArgumentParser) -> None:
+def add_source_options(parser: argparse.ArgumentParser, *, images: bool = True) -> None:
     """Adds the options that say which release a command reads."""
     parser.add_argument(
         "--source", help="Hub dataset id, folder, fsspec URL or 'sample' (default: the published one)"
@@ -18,13 +18,16 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--endpoint", action="append", help="Hub or mirror URL; may be given several times, best first"
     )
-    parser.add_argument("--images", help="another root for the volumes")
+    if images:
+        parser.add_argument(
+            "--images", help="another root for the volumes: folder, URL, download of DICOM, or CSV of paths"
+        )
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
     """The given source options as keywords of `load_dataset` and `open_release`."""
     names = ("source", "revision", "endpoint", "images")
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
 
 
 def check_target(path: str | Path) -> None:

@@ -120,6 +120,7 @@ class Config:
         splits: The only splits that it may have; `None` for all.
         hidden: Columns that its rows do not have, since they give the answer away.
         chosen: Gives the ids of the only scans whose rows it has; `None` for all.
+        mask_columns: Gives the columns that its rows have besides, where rows have masks.
     """
 
     text: str
@@ -127,6 +128,7 @@ class Config:
     splits: tuple[str, ...] | None = None
     hidden: tuple[str, ...] = ()
     chosen: Callable[[Any], Collection[str]] | None = None
+    mask_columns: Callable[[Any, Any], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -153,6 +155,7 @@ class Description:
         weights: The weight of each row of an annotation file where rare answers come more often.
         annotations: The kinds of published arrays of records; the first one is the default.
         open_options: The options of `load_dataset` that `open` takes, but for the token.
+        lessons: `"module:attribute"` of what the dataset says to training; see `train.lessons`.
         checks: `"module:function"` that looks for defects of a release, for `verify`.
         builder: `"module:class"` of its builder, the first builder class of that module.
     """
@@ -174,6 +177,7 @@ class Description:
     question_of: Callable[[str], int | None]
     builder: str
     weights: Callable[[Any, str, RowIndex], npt.NDArray[np.float64]] | None = None
+    lessons: str | None = None
     checks: str | None = None
     annotations: tuple[str, ...] = ("all",)
     open_options: tuple[str, ...] = ("source", "revision", "endpoint", "images")

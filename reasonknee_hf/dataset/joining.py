@@ -121,6 +121,8 @@ class Joiner:
         # Only text can be remembered; anything else is the volume of no scan.
         joined = self._joined(image) if isinstance(image, str) else self._join(image)
         row, found = self.release.dataset.row(record.value, joined.scan, joined.image, joined.mask)
+        if self._config.mask_columns is not None and self.options.masks:
+            row.update(self._config.mask_columns(self.release, joined.scan))
         problems, missing = [*joined.problems, *found], joined.missing
         if problems and self.options.on_error == "raise":
             path = self.release.annotation_path(self.split, self.options.annotations)

@@ -34,9 +34,11 @@ class PathResolver:
 
     Args:
         paths: All files of the release, relative to its root, with forward slashes.
+        where: What holds them, for messages.
     """
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(self, paths: Iterable[str], where: str = "the release") -> None:
+        self._where = where
         self._paths = frozenset(paths)
         self._by_end: dict[str, str | None] = {}  # None: several files share this end
         self._known: dict[str, str | None] = {}
@@ -57,7 +59,7 @@ class PathResolver:
         path = self.find(published)
         if path is None:
             raise FileMissingError(
-                f"{published!r} is not among the {len(self._paths):,} files of the release"
+                f"{published!r} is not among the {len(self._paths):,} files of {self._where}"
                 f"{self._hint(published)}"
             )
         return path
@@ -111,7 +113,7 @@ class PathResolver:
                 climbs_left -= 1
             else:
                 raise AmbiguousPathError(
-                    f"{published!r} climbs out of the release. Published paths must lie inside it; "
+                    f"{published!r} climbs out of {self._where}. Published paths must lie inside it; "
                     "correct the table."
                 )
         return "/".join(parts)
@@ -123,7 +125,7 @@ class PathResolver:
         fitting = sorted(path for path in self._paths if f"/{_key(path)}".endswith(f"/{end}"))
         more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
         return AmbiguousPathError(
-            f"{published!r} fits {len(fitting)} files of the release equally well: "
+            f"{published!r} fits {len(fitting)} files of {self._where} equally well: "
             f"{', '.join(fitting[:_SHOWN])}{more}. Write more of the folders above it, up to the root."
         )
 

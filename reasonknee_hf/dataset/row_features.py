@@ -49,8 +49,8 @@ class RowFeatures(Features):
         label = row.get("id") or row.get("scan_id")
         for name, decode in self._columns().decoders:
             if name in row:
-                value = row[name] = decode(row[name], token_per_repo_id)
-                _name_volume(value, label)
+                row[name] = decode(row[name], token_per_repo_id)
+        _introduce(label, {name: row[name] for name, _ in self._columns().decoders if name in row})
         return row
 
     def _columns(self) -> _Columns:
@@ -66,9 +66,9 @@ class RowFeatures(Features):
         columns: dict[str, list[Any]] = super().decode_batch(batch, token_per_repo_id=token_per_repo_id)
         # Formats give arrays, which have no truth value.
         labels = next((columns[name] for name in ("id", "scan_id") if name in columns), [])
-        for column in VOLUME_COLUMNS:
-            for volume, label in zip(columns.get(column, ()), labels, strict=False):
-                _name_volume(volume, label)
+        for number, label in enumerate(labels):
+            values = {name: columns[name][number] for name, _ in self._columns().decoders if name in columns}
+            _introduce(label, values)
         return columns
 
     # The base class makes plain features of itself whenever it is copied, pickled or reordered.
@@ -80,6 +80,19 @@ class RowFeatures(Features):
         return RowFeatures(super().reorder_fields_as(other))
 
 
+def _introduce(label: str | None, values: Mapping[str, Any]) -> None:
+    """Tells the volumes of a row its id, and the image the mask on whose grid the row's box lives."""
+    for value in values.values():
+        _name_volume(value, label)
+    image, mask = (values.get(column) for column in VOLUME_COLUMNS)
+    if isinstance(image, KneeVolume) and isinstance(mask, KneeVolume):
+        image.grid_mask = mask
+
+
 def _name_volume(volume: Any, label: str | None) -> None:
+    if isinstance(volume, list):
+        for part in volume:
+            for value in part.values() if isinstance(part, dict) else ():
+                _name_volume(value, label)
     if isinstance(volume, KneeVolume) and volume.label is None:
         volume.label = label

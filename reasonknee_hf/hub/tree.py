@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from reasonknee_hf.errors import FileMissingError, PointerError
+
+T = TypeVar("T")
 
 # The first piece of a stream is small, so that a reader of headers gets its answer early.
 FIRST_CHUNK = 32 * 1024
@@ -79,6 +81,12 @@ class Tree(Protocol):
             spans: `(start, stop)` pairs inside the file.
             checked_later: The caller holds a checksum of what it reads (the CRC of a zip member), so the
                 tree need not prove beforehand that the endpoint cuts ranges honestly.
+        """
+
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `(path, start, stop)` spans, all of them from one endpoint.
+
+        An [`IntegrityError`] of `check` is a failure of that endpoint like any other: the next one is asked.
         """
 
     def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:

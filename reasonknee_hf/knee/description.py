@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Several
+from typing import Any
 
 from datasets import ClassLabel, Sequence, Value
 
@@ -12,13 +13,13 @@ from reasonknee_hf.dataset.contract import Config, Description
 from reasonknee_hf.dataset.row_features import RowFeatures
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-from reasonknee_hf.knee.layout import DEFAULT_REVISION, DEFAULT_SOURCE
+from reasonknee_hf.knee.layout import BOX_AXES, DEFAULT_REVISION, DEFAULT_SOURCE
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, question_number
 from reasonknee_hf.knee.published_release import is_published, open_published
 from reasonknee_hf.knee.records import scan_columns, to_row
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.row_weights import row_weights
-from reasonknee_hf.knee.scans import SIDES, unlisted_scan
+from reasonknee_hf.knee.scans import SIDES, Scan, unlisted_scan
 from reasonknee_hf.volumes.feature import VolumeFeature
 
 ANSWER_COLUMNS = ("cot", "answer")
@@ -70,7 +71,11 @@ def open_release(
 
 
 def row_features(
-    config: str = "full", *, masks: bool = True, labels: Mapping[str, int] | None = None
+    config: str = "full",
+    *,
+    masks: bool = True,
+    labels: Mapping[str, int] | None = None,
+    experts: bool = False,
 ) -> RowFeatures:
     """The columns of a config, in order.
 
@@ -79,6 +84,8 @@ def row_features(
             (one row a scan, no questions).
         masks: Whether rows have a `mask`.
         labels: Names of the structures in the masks, from the release's `labels.json`.
+        experts: Whether rows have an `expert_mask`: the expert segmentations of the scan, a structure and a mask each.
+            They are separate files, which may overlap.
 
     Raises:
         OptionError: An unknown config.
@@ -93,11 +100,13 @@ def row_features(
         "study": text,
         "series": text,
         "knee_side": ClassLabel(names=list(SIDES)),
-        "image": VolumeFeature(),
-        "mask": VolumeFeature(mask=True, labels=labels),
+        "image": VolumeFeature(axes=BOX_AXES),
+        "mask": VolumeFeature(mask=True, labels=labels, axes=BOX_AXES),
     }
     if not masks:
         del scan["mask"]
+    if experts:
+        scan["expert_mask"] = [{"structure": text, "mask": VolumeFeature(mask=True)}]
     if config == "scans":
         return RowFeatures(scan)
     question = {
@@ -122,7 +131,14 @@ def _high_fidelity(release: Release) -> Collection[str]:
 
 
 def _features(config: str, release: Release | None, masks: bool) -> RowFeatures:
-    return row_features(config, masks=masks, labels=release.labels if release and masks else None)
+    labels = release.labels if release and masks else None
+    experts = config == "high_fidelity" and masks and bool(release and release.expert_files)
+    return row_features(config, masks=masks, labels=labels, experts=experts)
+
+
+def _expert_masks(release: Release, scan: Scan) -> dict[str, Any]:
+    """The column of the expert segmentations, in releases that have any."""
+    return {"expert_mask": release.expert_masks(scan)} if release.expert_files else {}
 
 
 KNEE = Description(
@@ -134,7 +150,9 @@ KNEE = Description(
     licence="cc-by-4.0",
     configs={
         "full": Config("All quintuples: train, validation, test."),
-        "high_fidelity": Config("Scans with expert segmentations.", chosen=_high_fidelity),
+        "high_fidelity": Config(
+            "Scans with expert segmentations.", chosen=_high_fidelity, mask_columns=_expert_masks
+        ),
         "bench": Config("Test scans without reasoning and answer.", splits=("test",), hidden=ANSWER_COLUMNS),
         "scans": Config("One row a scan, no questions.", asks=False),
     },
@@ -147,6 +165,7 @@ KNEE = Description(
     unlisted=unlisted_scan,
     question_of=question_number,
     builder="reasonknee_hf.knee.knee_builder:ReasonKnee",
+    lessons="reasonknee_hf.knee.training.knee_lessons:KNEE_LESSONS",
     checks="reasonknee_hf.knee.checks:check",
     weights=row_weights,
     annotations=("all", "balanced"),

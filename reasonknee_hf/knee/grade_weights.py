@@ -16,7 +16,7 @@ from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.moaks import QUESTIONS
 
 Counts = Mapping[int, Mapping[str, Sequence[int]]]
-"""Question id to attribute to the number of rows with each grade, from 0; `bench.count_grades` makes it."""
+"""Question id to attribute to the number of rows with each grade, from 0; `grade_counts` makes it."""
 
 POWER = 0.5
 LIMIT = 8.0

@@ -8,6 +8,16 @@ from __future__ import annotations
 DEFAULT_SOURCE = "rajpurkarlab/3DReasonKnee"
 DEFAULT_REVISION = "7a611f92fd3ad3954e8b62feef49ee12bfef725a"
 
+BOX_AXES = "PIR"
+"""Axis codes of the grid that published boxes live on, which is that of the published masks.
+
+A box is `[start_slice, end_slice, x_min, x_max, y_min, y_max]` in the slice-first array of the mask: slices run to the
+patient's right, x to the back, y to the feet. The evidence is `verify_release(deep=True)` (`reasonknee verify --deep`):
+of all orders of axes, directions and kinds of ends it names the one in which boxes are those of their structures in the
+mask, and reports `box-convention` where that is another one. Public label volumes of the same series are stored P, I,
+R, and the published preprocessing brings such a file to slices, P, I by moving its last axis to the front.
+"""
+
 SPLITS = ("train", "validation", "test")
 _STEMS = {"train": "train", "validation": "val", "test": "test"}
 

@@ -18,8 +18,8 @@ from reasonknee_hf.dataset.paths import PathResolver
 from reasonknee_hf.errors import FileMissingError, ReleaseError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.tree import Tree
-from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.knee import layout
+from reasonknee_hf.knee.images import ImageFolder
 from reasonknee_hf.knee.scans import Scan, read_split_csv
 
 logger = logging.getLogger(__name__)
@@ -33,12 +33,13 @@ class Release:
     Args:
         dataset: What it is a release of.
         fs: Filesystem over the release.
-        images: Another root for the volumes: a folder or URL that holds the same relative paths.
+        images: Another root for the volumes: a folder or URL in any layout of [`ImageFolder`], such as a download of
+            DICOM from the OAI, or a CSV that maps scans to paths.
         high_fidelity: The scans of the `high_fidelity` config instead of those with expert segmentations: scan ids,
             or the path of a CSV with a column `scan_id` or the columns of the split tables.
 
     Raises:
-        ReleaseError: The tree is empty or holds no split table.
+        ReleaseError: The tree is empty or holds no split table, or `images` holds no volume of any scan.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class Release:
                 f"{', '.join(layout.split_table(split) for split in layout.SPLITS)}. "
                 "Point `source` at the root of a release, or use source='sample'."
             )
+        if self.image_folder is not None:
+            self.image_folder.check(self.all_scans())
 
     def __repr__(self) -> str:
         return f"Release({self.tree.name!r})"
@@ -175,6 +178,17 @@ class Release:
                         found.setdefault(scan.scan_id, []).append(path)
         return found
 
+    def expert_masks(self, scan: Scan) -> list[dict[str, Any]]:
+        """Expert segmentations of a scan as rows store them; structures are spelt as in `labels` where it has them."""
+        known = {_folded(name): name for name in self.labels}
+        masks = []
+        for path in self.expert_files.get(scan.scan_id, ()):
+            name = re.sub(r"\.nii(\.gz)?$", "", path.rpartition("/")[2])
+            if name != path.rpartition("/")[2]:
+                volume = {"bytes": None, "path": self.tree.url(path)}
+                masks.append({"structure": known.get(_folded(name), name), "mask": volume})
+        return masks
+
     def _listed_ids(self, chosen: str | Sequence[str]) -> Collection[str]:
         known = {scan.scan_id for scan in self.all_scans()}
         ids = _ids_from_csv(chosen) if isinstance(chosen, (str, Path)) else list(chosen)
@@ -193,25 +207,25 @@ class Release:
         return PathResolver(self.tree.entries())
 
     @cached_property
-    def _images(self) -> tuple[Tree, PathResolver] | None:
-        if self.images is None:
-            return None
-        tree = open_tree(self.images)
-        return tree, PathResolver(tree.entries())
+    def image_folder(self) -> ImageFolder | None:
+        """What lies under `images=`."""
+        return None if self.images is None else ImageFolder(self.images, self.all_scans())
 
     def find_image(self, scan: Scan) -> str | None:
         """URL of the scan's volume under `images=` or in the release; `None` if it is in neither."""
-        if self._images is not None:
-            tree, resolver = self._images
-            path = resolver.find(scan.image_filepath)
-            if path is not None:
-                return tree.url(path)
+        if self.image_folder is not None and (url := self.image_folder.find(scan)) is not None:
+            return url
         path = self._resolver.find(scan.image_filepath)
         return None if path is None else self.tree.url(path)
 
     def image_url(self, scan: Scan) -> str:
         """URL of the scan's volume; where it would lie if it is nowhere, so that opening it says what is missing."""
-        return self.find_image(scan) or self.fs.unstrip_protocol(layout.from_root(scan.image_filepath))
+        found = self.find_image(scan)
+        if found is not None:
+            return found
+        if self.image_folder is not None:
+            return self.image_folder.place(scan)
+        return self.fs.unstrip_protocol(layout.from_root(scan.image_filepath))
 
     @cached_property
     def mask_archive(self) -> str | None:
@@ -305,6 +319,10 @@ class Release:
         if not isinstance(value, dict):
             raise ReleaseError(f"{path} of {self.tree.name} holds a {type(value).__name__}, not an object.")
         return value
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s_]+", " ", name).strip().casefold()
 
 
 def _modified(url: str) -> int:

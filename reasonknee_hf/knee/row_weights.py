@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ import numpy.typing as npt
 from reasonknee_hf.dataset.index import RowIndex
 from reasonknee_hf.dataset.indexing import index_file, keep, one_at_a_time
 from reasonknee_hf.dataset.json_array import iter_records
+from reasonknee_hf.knee.grade_counts import count_grades
 from reasonknee_hf.knee.grade_weights import describe_weights, grade_weights, row_weight
-from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.knee.records import to_row
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import unlisted_scan
@@ -55,7 +54,12 @@ def _weigh(release: Release, path: str) -> npt.NDArray[np.float64]:
         row, _ = to_row(record.value, nobody, None, None)
         grades = tuple((item["attribute"], item["grade"]) for item in row["grades"] or ())
         rows.append(kinds.setdefault((row["question_id"], grades), len(kinds)))
-    counts = _counts(kinds, np.bincount(rows, minlength=len(kinds)))
+    times = np.bincount(rows, minlength=len(kinds)).tolist()
+    counts = count_grades(
+        (question, name, grade, times[kind])
+        for (question, grades), kind in kinds.items()
+        for name, grade in grades
+    )
     logger.info("%s", describe_weights(counts))
     table = grade_weights(counts)
     of_kind = [
@@ -63,19 +67,3 @@ def _weigh(release: Release, path: str) -> npt.NDArray[np.float64]:
         for question, grades in kinds
     ]
     return np.array(of_kind)[np.array(rows, dtype=np.int64)]
-
-
-def _counts(
-    kinds: Mapping[tuple[Any, ...], int], rows: npt.NDArray[np.int64]
-) -> dict[int, dict[str, list[int]]]:
-    """How many rows have each grade: question id to attribute to the number of each grade."""
-    counts: dict[int, dict[str, list[int]]] = {}
-    for (question, grades), kind in kinds.items():
-        for name, grade in grades:
-            attribute = None if question is None else QUESTIONS[question].attribute(name)
-            if attribute is not None:
-                of_grades = counts.setdefault(question, {}).setdefault(
-                    attribute.name, [0] * len(attribute.grades)
-                )
-                of_grades[grade] += int(rows[kind])
-    return counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -83,14 +84,20 @@ def picture_format(out: str | Path) -> str:
 
 
 def draw_volume(volume: KneeVolume) -> bytes:
-    """Three planes through the middle of a volume or mask, as PNG bytes; what notebooks show."""
-    shown = scene(
-        volume, None, None, "percentile" if not volume.mask else (0, max(int(volume.array().max()), 1))
-    )
-    figure = _new_figure(9.0, 3.4)
+    """Three planes through the middle of a volume, or of the labels of a mask, as PNG bytes; what notebooks show."""
+    shown = scene(volume, volume if volume.mask else None)
+    if volume.mask:  # through the middle of what is there
+        shown = shown.with_box(boxes.box_of(volume.array()))
+    colours = _colours(shown)
+    handles = _legend(replace(shown, box=None), colours)
+    legend = 0.3 * -(-len(handles) // _LEGEND_COLUMNS)
+    figure = _new_figure(9.0, 3.4 + legend)
     for plane, axes in enumerate(figure.subplots(1, 3)):
-        _draw_plane(axes, shown, plane, {}, cross=False)
-    figure.subplots_adjust(left=0.02, right=0.98, top=0.9, bottom=0.03, wspace=0.06)
+        _draw_plane(axes, replace(shown, box=None), plane, colours, filled=volume.mask, at=shown.center)
+    base = legend / (3.4 + legend)
+    figure.subplots_adjust(left=0.02, right=0.98, top=0.92, bottom=base + 0.03, wspace=0.06)
+    if handles:
+        figure.legend(handles=handles, loc="lower left", ncols=_LEGEND_COLUMNS, fontsize=8, frameon=False)
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=80, facecolor="white")
     return buffer.getvalue()
@@ -109,8 +116,10 @@ def _new_figure(width: float, height: float) -> Any:
 
 
 def _figure(shown: Scene, title: str, paragraphs: list[tuple[str, str]]) -> Any:
+    if shown.row_box is not None:
+        title = f"{title}, box {shown.row_box}".removeprefix(", ")
     lines = _wrapped(paragraphs)
-    colours = {number: COLOURS[i] for i, number in enumerate(shown.ranked_ids()[: len(COLOURS)])}
+    colours = _colours(shown)
     handles = _legend(shown, colours)
     extents = [shown.extent(plane) for plane in range(3)]
     planes = (
@@ -128,10 +137,10 @@ def _figure(shown: Scene, title: str, paragraphs: list[tuple[str, str]]) -> Any:
     )  # fmt: skip
     figure.text(0.02, 1 - 0.3 / height, title, fontsize=13, fontweight="bold", va="center")
     for plane in range(3):
-        _draw_plane(figure.add_subplot(grid[0, plane]), shown, plane, colours, cross=True)
+        _draw_plane(figure.add_subplot(grid[0, plane]), shown, plane, colours)
         if shown.box is not None:
             axes = figure.add_subplot(grid[1, plane])
-            _draw_plane(axes, shown, plane, colours, cross=False)
+            _draw_plane(axes, shown, plane, colours)
             _zoom(axes, shown, plane)
     figure.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(0.01, (text + legend) / height),
@@ -156,15 +165,27 @@ def _wrapped(paragraphs: list[tuple[str, str]]) -> list[tuple[str, bool]]:
     return lines
 
 
-def _draw_plane(axes: Any, shown: Scene, plane: int, colours: dict[int, str], *, cross: bool) -> None:
-    name, axis, rows, columns, words = PLANES[plane]
-    index = shown.center[axis]
+def _colours(shown: Scene) -> dict[int, str]:
+    """The colours of the structures that get one."""
+    return dict(zip(shown.ranked_ids(), COLOURS, strict=False))
+
+
+def _draw_plane(
+    axes: Any, shown: Scene, plane: int, colours: dict[int, str], *, filled: bool = False, at: Any = None
+) -> None:
+    """One plane with outlines and box, or with the labels as areas of their colours."""
+    _, axis, rows, columns, words = PLANES[plane]
+    index = (at or shown.center)[axis]
     height, width = shown.extent(plane)
-    grey = shown.picture(plane, index)
-    axes.imshow(grey, cmap="gray", vmin=0, vmax=255, extent=(0, width, height, 0), interpolation="bilinear")
-    axes.set(xticks=[], yticks=[], facecolor="black")
     labels = shown.label_picture(plane, index)
-    if labels is not None:
+    place = {"extent": (0, width, height, 0)}
+    if filled and labels is not None:
+        axes.imshow(_areas(labels, colours), interpolation="nearest", **place)
+    else:
+        grey = shown.picture(plane, index)
+        axes.imshow(grey, cmap="gray", vmin=0, vmax=255, interpolation="bilinear", **place)
+    axes.set(xticks=[], yticks=[], facecolor="black")
+    if labels is not None and not filled:
         _outlines(axes, labels, shown.spacing[rows], shown.spacing[columns], colours)
     edges = shown.box_edges(plane)
     if edges is not None:
@@ -176,17 +197,31 @@ def _draw_plane(axes: Any, shown: Scene, plane: int, colours: dict[int, str], *,
                 (left, top), right - left, bottom - top, fill=False, edgecolor=BOX_COLOUR, linewidth=1.6
             )
         )
-    axes.set_title(f"{name}, {index + 1} of {shown.array.shape[axis]}", fontsize=10, pad=3)
-    if cross:
-        _compass(axes, words)
+    axes.set_title(shown.caption(plane, index), fontsize=10, pad=3)
+    _compass(axes, words)
+
+
+def _areas(labels: Any, colours: dict[int, str]) -> Any:
+    """Labels as colours, (rows, columns, 3); those without one of their own in grey."""
+    from matplotlib.colors import to_rgb
+
+    picture = np.zeros((*labels.shape, 3))
+    picture[labels != 0] = to_rgb(OTHERS_COLOUR)
+    for number, colour in colours.items():
+        picture[labels == number] = to_rgb(colour)
+    return picture
 
 
 def _compass(axes: Any, words: tuple[str, str, str, str]) -> None:
+    from matplotlib.patheffects import withStroke
+
+    edge = [withStroke(linewidth=2.5, foreground="black")]  # else they are lost on bright bone
     left, right, top, bottom = words
-    for word, x, y in ((left, 0.02, 0.5), (right, 0.98, 0.5), (top, 0.5, 0.975), (bottom, 0.5, 0.025)):
+    for word, x, y in ((left, 0.04, 0.5), (right, 0.96, 0.5), (top, 0.5, 0.965), (bottom, 0.5, 0.035)):
         axes.text(
-            x, y, word, transform=axes.transAxes, color="#ffe9a8", fontsize=10, ha="center", va="center"
-        )
+            x, y, word, transform=axes.transAxes, color="#ffe9a8", fontsize=10, ha="center", va="center",
+            path_effects=edge,
+        )  # fmt: skip
 
 
 def _outlines(axes: Any, labels: Any, row_mm: float, column_mm: float, colours: dict[int, str]) -> None:

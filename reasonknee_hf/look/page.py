@@ -1,7 +1,7 @@
-"""One self-contained HTML page to leaf through a case: a slider for each plane, no network, no other file.
+"""One self-contained HTML page to leaf through the rows of a volume: no network, no other file.
 
 The volume travels as one picture of all its sagittal slices (JPEG), the labels as another (PNG, exact). The
-page reads the voxels back from them, and cuts coronal and axial pictures itself.
+page (`page.html`) reads the voxels back from them, and cuts coronal and axial pictures itself.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import html
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 
-from reasonknee_hf.errors import ExtraMissingError
+from reasonknee_hf.errors import ExtraMissingError, RecordError
 from reasonknee_hf.look.figures import BOX_COLOUR, COLOURS, OTHERS_COLOUR
-from reasonknee_hf.look.page_template import TEMPLATE
 from reasonknee_hf.look.planes import PLANES, Scene, scene
 from reasonknee_hf.volumes import boxes, views
+from reasonknee_hf.volumes.orientation import Array
 from reasonknee_hf.volumes.volume import KneeVolume
 
 
@@ -33,12 +35,16 @@ def case_page(
     question: str = "",
     grades: str = "",
     text: str = "",
+    before: Sequence[Mapping[str, Any]] = (),
+    after: Sequence[Mapping[str, Any]] = (),
     quality: int = 88,
 ) -> str:
     """Makes the page.
 
     Args:
         volume, mask, box, title, question, grades, text: as in `reasonknee_hf.look.figures.draw_case`.
+        before, after: other rows of the same volume to step to, each with any of `box`, `title`, `question`, `grades`
+            and `text`. The page says it of a box that does not fit.
         quality: of the JPEG, 1 to 95. A volume of 160x384x384 gives a page of 5 to 10 MB.
 
     Returns:
@@ -49,50 +55,84 @@ def case_page(
         GridMismatchError, RecordError: mask or box do not fit the image.
     """
     shown = scene(volume, mask, box)
-    paragraphs = "".join(
-        f"<h2>{heading}</h2><p>{html.escape(body.strip())}</p>"
-        for heading, body in (("Question", question), ("Grades", grades), ("Reasoning", text))
-        if body.strip()
-    )
-    # "</" inside the data could close the script element early
-    data = json.dumps(_facts(shown, quality), ensure_ascii=True).replace("</", "<\\/")
-    values = {"TITLE": html.escape(title), "PARAGRAPHS": paragraphs, "DATA": data}
-    return re.sub("@(TITLE|PARAGRAPHS|DATA)@", lambda found: values[found[1]], TEMPLATE)
+    own = {"box": box, "title": title, "question": question, "grades": grades, "text": text}
+    facts = _facts(shown, quality) | {
+        "cases": [_case(shown, **case) for case in (*before, own, *after)],
+        "first": len(before),
+    }
+    # "<" inside the data could close the script element early, or open another
+    data = json.dumps(facts, ensure_ascii=True).replace("<", "\\u003c")
+    values = {"TITLE": html.escape(title), "DATA": data}
+    template = files("reasonknee_hf.look").joinpath("page.html").read_text(encoding="utf-8")
+    return re.sub("@(TITLE|DATA)@", lambda found: values[found[1]], template)
+
+
+def _case(
+    shown: Scene,
+    *,
+    box: boxes.Box | None = None,
+    title: str = "",
+    question: str = "",
+    grades: str = "",
+    text: str = "",
+) -> dict[str, Any]:
+    """What the page is told of one row."""
+    texts = [("Question", question), ("Grades", grades), ("Reasoning", text)]
+    try:
+        around = shown.with_box(box)
+    except RecordError as error:
+        around = shown.with_box(None)
+        texts.insert(0, ("Box", str(error)))
+    ids = _codes(shown)
+    return {
+        "title": title,
+        "box": around.box,
+        "rowBox": around.row_box,
+        "start": list(around.center),
+        "ranked": [ids[number] for number in around.ranked_ids()],
+        "texts": [[heading, body.strip()] for heading, body in texts if body.strip()],
+    }
 
 
 def _facts(shown: Scene, quality: int) -> dict[str, Any]:
-    """What the script of the page is told."""
+    """What the page is told of the volume."""
+    codes = _codes(shown)
     window = shown.window
-    ranked = shown.ranked_ids()
-    colours = dict(zip(ranked, COLOURS, strict=False))
+    low, high = (float(end) for end in (window.base.min(), (window.base + window.range).max()))
     return {
         "shape": list(shown.array.shape),
         "spacing": list(shown.spacing),
-        "box": shown.box,
+        "affine": shown.change.affine(shown.volume.affine, shown.volume.shape).tolist(),
+        "axes": [list(shown.numbers(axis)) for axis in range(3)],
+        "window": [low, high if math.isfinite(high) else low + 1],
         "boxColour": BOX_COLOUR,
         "othersColour": OTHERS_COLOUR,
-        "start": list(shown.center),
+        "palette": list(COLOURS),
         "planes": [
             {"name": name, "axis": axis, "rows": rows, "columns": columns, "words": list(words)}
             for name, axis, rows, columns, words in PLANES
         ],
         "columns": _tile_columns(shown.array.shape),
         "grey": _picture(_tiled(views.frames(shown.array, window)), "JPEG", quality=quality),
-        "labels": None if shown.labels is None else _picture(_tiled(_as_bytes(shown.labels)), "PNG"),
+        "labels": None if shown.labels is None else _picture(_label_sheet(shown.labels, codes), "PNG"),
         "structures": [
-            {
-                "id": number,
-                "name": shown.names.get(number, str(number)),
-                "colour": colours.get(number, OTHERS_COLOUR),
-            }
-            for number in [*ranked, *sorted(set(shown.names) - set(ranked))]
+            {"code": code, "name": shown.names.get(number, str(number))} for number, code in codes.items()
         ],
     }
 
 
-def _as_bytes(labels: Any) -> views.Frames:
-    """Labels as they fit into a grey picture. Ids above 255, which no known release has, are not drawn."""
-    return np.where(labels > 255, 0, labels).astype(np.uint8)
+def _codes(shown: Scene) -> dict[int, int]:
+    """The number by which the page knows each label: itself, or its rank where labels are beyond two bytes."""
+    ids = sorted(shown.names)
+    return {number: number if ids[-1] < 1 << 16 else rank for rank, number in enumerate(ids, start=1)}
+
+
+def _label_sheet(labels: Array, codes: Mapping[int, int]) -> Array:
+    """All labels in one colour picture, exactly: the low byte of their codes in red, the high one in green."""
+    known = np.array([0, *codes])
+    coded = np.array([0, *codes.values()])[np.searchsorted(known, labels)]
+    parts = [_tiled((coded >> shift & 255).astype(np.uint8)) for shift in (0, 8)]
+    return np.stack([*parts, np.zeros_like(parts[0])], axis=-1)
 
 
 def _tile_columns(shape: tuple[int, ...]) -> int:

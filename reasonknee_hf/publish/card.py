@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,12 @@ import yaml
 from datasets import Features
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.attribution import LICENCE, SOURCE_ID, attribution, require_attribution
-from reasonknee_hf.publish.blocks import placed, without_section
-from reasonknee_hf.publish.cardtext import section
-from reasonknee_hf.publish.config_facts import ConfigFacts
-from reasonknee_hf.publish.conversion import Conversion
-from reasonknee_hf.publish.picture import grade_picture, picture_name
+from reasonknee_hf.publish.cardtext import LICENCE, SOURCE_ID, attribution, require_attribution, section
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion
 from reasonknee_hf.publish.rules import card_problems, front_matter, is_default, read_metadata, size_category
 from reasonknee_hf.publish.schema import has_volumes, plain_volumes
+
+logger = logging.getLogger(__name__)
 
 UNNAMED = re.compile(r"data/([^/]+?)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 """Files that `datasets` takes for the config `default` of a card without configs."""
@@ -65,8 +65,11 @@ def merged_card(
     windows = old.count("\r\n") == old.count("\n") > 0
     old = without_configs(old.replace("\r\n", "\n"), deleted)
     first = conversion.configs[0]
-    content = grade_picture(first.counts) if first.counts else None
-    picture = picture_name(first.name)
+    picture, content = f"grades-{first.name}.png", None
+    if first.counts:
+        from reasonknee_hf.publish.picture import grade_picture
+
+        content = grade_picture(first.counts)
     taken = picture in names and first.name not in ours  # a file of others
     pictures = {} if content is None or taken else {picture: content}
     text, body = front_matter(old)
@@ -252,3 +255,59 @@ def _dump(value: Mapping[str, Any]) -> str:
 
 def _listed(value: Any) -> list[Any]:
     return [] if value is None else value if isinstance(value, list) else [value]
+
+
+# --- our blocks in the text: between marks that tell what we wrote, so that words of others are seen and kept ---------
+
+
+def placed(body: str, name: str, text: str) -> str:
+    """The body with our block `name` replaced, or added at the end; everything else stays.
+
+    A block that was edited since it was written, or has lost its marks, is kept below the new one where it says what
+    the new one does not.
+    """
+    text = text.strip()
+    block = f"{_begin(name, text)}\n{text}\n{_end(name)}"
+    found = _marked(name).search(body) or _unmarked(text).search(body)
+    if found is None:
+        return body.rstrip("\n") + f"\n\n{block}\n"
+    written, there = found.groupdict().get("hash"), found["text"].strip()
+    lines = {line.strip() for line in text.splitlines()}
+    if written != _hash(there) and any(line.strip() not in lines for line in there.splitlines()):
+        logger.warning("the section %s of the card was edited by hand: what was there is kept below it", name)
+        block += f"\n\n<details><summary>As it was edited by hand: section {name}</summary>\n\n{there}\n\n</details>"
+    after = body[found.end() :]
+    return body[: found.start()] + block + ("" if after.startswith("\n") or not after else "\n\n") + after
+
+
+def without_section(body: str, name: str) -> str:
+    """The body without our block of that name."""
+    found = _marked(name).search(body)
+    if found is None:
+        return body
+    return body[: found.start()].rstrip("\n") + "\n\n" + body[found.end() :].lstrip("\n")
+
+
+def _begin(name: str, text: str) -> str:
+    return f'<!-- reasonknee_hf:begin "{name}" {_hash(text)} -->'
+
+
+def _end(name: str) -> str:
+    return f'<!-- reasonknee_hf:end "{name}" -->'
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:8]
+
+
+def _marked(name: str) -> re.Pattern[str]:
+    begin = rf'<!-- reasonknee_hf:begin "{re.escape(name)}"(?: (?P<hash>[0-9a-f]{{8}}))? -->\n'
+    return re.compile(rf"{begin}(?P<text>.*?){re.escape(_end(name))}", re.DOTALL)
+
+
+def _unmarked(text: str) -> re.Pattern[str]:
+    """A section of the same heading, as far as the next one, with the marks that are left of it."""
+    heading = re.escape("\n".join(text.splitlines()[:3]))  # with the line that says whose it is
+    mark = r"(?:<!-- reasonknee_hf:begin [^\n]*-->\n)?"
+    end = r"(?:<!-- reasonknee_hf:end [^\n]*-->)|(?=^## |^<!-- reasonknee_hf:)|\Z"
+    return re.compile(rf"^{mark}(?P<text>{heading}$.*?)(?:{end})", re.DOTALL | re.MULTILINE)

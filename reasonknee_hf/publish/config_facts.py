@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from datasets import Features
 
 from reasonknee_hf.knee.moaks import CATEGORIES
+from reasonknee_hf.publish.job import Job
 
 GradeCounts = dict[str, dict[int, int]]
 
@@ -169,3 +170,41 @@ def by_category(counts: Counter[tuple[str, int]]) -> GradeCounts:
     for (category, grade), count in sorted(counts.items()):
         found[category][grade] = count
     return {name: grades for name, grades in found.items() if grades}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a call of `convert` or `push` wrote.
+
+    Args:
+        job: The options.
+        configs: The written configs in the order of the card.
+        labels: Structure name → label id of the masks.
+        pull_request: URL of the pull request that was opened.
+        stale: Files of earlier calls that no config names any more, and that are still there.
+        plan: What a push would do that was asked to do nothing.
+    """
+
+    job: Job
+    configs: tuple[ConfigFacts, ...]
+    labels: Mapping[str, int]
+    pull_request: str | None = None
+    stale: tuple[str, ...] = ()
+    plan: Mapping[str, Any] | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """All written tables, paths below the root."""
+        return [name for config in self.configs for split in config.splits.values() for name in split.files]
+
+    def told(self) -> dict[str, Any]:
+        """Configs, splits, rows, bytes and files as plain JSON values."""
+        configs = {
+            config.name: {
+                split: {"rows": facts.rows, "bytes": facts.file_bytes, "files": list(facts.files)}
+                for split, facts in config.splits.items()
+            }
+            for config in self.configs
+        }
+        told = {"configs": configs, "pull_request": self.pull_request, "stale": list(self.stale)}
+        return told | ({"plan": dict(self.plan)} if self.plan else {})

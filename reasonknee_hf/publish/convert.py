@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.publish.card import local_place
-from reasonknee_hf.publish.config_facts import Folder
-from reasonknee_hf.publish.conversion import Conversion
+from reasonknee_hf.publish.config_facts import Conversion, Folder
 from reasonknee_hf.publish.defects import defect_lines
-from reasonknee_hf.publish.given_names import check_name, check_out
 from reasonknee_hf.publish.job import make_job
 from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.options import ConvertOptions, chosen_options
 from reasonknee_hf.publish.produce import produce
 from reasonknee_hf.publish.rehearse import check_folder, merged, rehearse
+from reasonknee_hf.publish.rules import check_name, check_out
 from reasonknee_hf.publish.stale import CARD, Standing, stale_files
 from reasonknee_hf.publish.texts import text_of, write
 

@@ -11,9 +11,8 @@ from datasets import ClassLabel, Value
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.release import Release
-from reasonknee_hf.publish.attribution import CREATORS, LICENCE_URL, PAPER_URL, SOURCE_URL, TITLE
-from reasonknee_hf.publish.config_facts import ConfigFacts
-from reasonknee_hf.publish.conversion import Conversion
+from reasonknee_hf.publish.cardtext import CREATORS, LICENCE_URL, PAPER_URL, SOURCE_URL, TITLE
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion
 from reasonknee_hf.publish.schema import file_columns, is_volume
 from reasonknee_hf.publish.stale import DESCRIPTION
 from reasonknee_hf.version import __version__

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from reasonknee_hf.dataset.joining import BROKEN
-from reasonknee_hf.errors import ExtraMissingError, RecordError
+from reasonknee_hf.errors import ExtraMissingError, GridMismatchError, RecordError
+from reasonknee_hf.look.planes import Scene, scene, side_by_side
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.volume_files import accept_broken
 from reasonknee_hf.volumes import boxes
+from reasonknee_hf.volumes.orientation import Array
 from reasonknee_hf.volumes.volume import KneeVolume
-from reasonknee_hf.volumes.voxels import Array
 
 _PERCENTILES = (1.0, 99.0)
-_BOX_COLOUR = (255, 64, 64)
 _PICTURE_SIDE = 192  # pixels of the longer side of one plane
 
 
@@ -41,7 +41,8 @@ def with_pictures(rows: Iterable[dict[str, Any]], job: Job) -> Iterator[dict[str
             row["frames"] = None
         if volume is not None and box is not None:
             if wanted.previews:
-                row["preview"] = _png_file(three_planes(volume, box), row["id"])
+                shown = _scene(volume).with_box(box)
+                row["preview"] = _png_file(side_by_side(shown, _PICTURE_SIDE), row["id"])
             if wanted.frames:
                 row["frames"] = _frame_files(volume, box, wanted.frames, row["id"])
         yield row
@@ -94,33 +95,6 @@ def crop_file(volume: KneeVolume, box: boxes.Box, margin_mm: float = 0.0) -> tup
     return gzip.compress(image.to_bytes(), 6, mtime=0), inner
 
 
-def three_planes(volume: KneeVolume, box: boxes.Box) -> Array:
-    """The three planes through the middle of a box side by side, the box drawn in.
-
-    Returns:
-        uint8 array of (height, width, 3). Each plane is shown in true proportions; rows run along the later axis of
-        the slice-first array and downwards as stored.
-    """
-    grey = _greys(volume)
-    centre, spacing = boxes.box_center(box), volume.spacing
-    planes = []
-    for axis in (0, 1, 2):
-        across, down = [a for a in (0, 1, 2) if a != axis]
-        plane = grey(np.take(volume.array(), centre[axis], axis)).T
-        size = np.array([plane.shape[1] * spacing[across], plane.shape[0] * spacing[down]])
-        width, height = np.maximum(1, np.round(size * _PICTURE_SIDE / size.max())).astype(int)
-        picture = _resized(plane, int(width), int(height))
-        scale_x, scale_y = width / plane.shape[1], height / plane.shape[0]
-        left, right = int(box[2 * across] * scale_x), int(np.ceil((box[2 * across + 1] + 1) * scale_x)) - 1
-        top, bottom = int(box[2 * down] * scale_y), int(np.ceil((box[2 * down + 1] + 1) * scale_y)) - 1
-        _outline(picture, left, top, right, bottom)
-        canvas = np.zeros((_PICTURE_SIDE, _PICTURE_SIDE, 3), np.uint8)
-        y, x = (_PICTURE_SIDE - picture.shape[0]) // 2, (_PICTURE_SIDE - picture.shape[1]) // 2
-        canvas[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
-        planes.append(canvas)
-    return np.concatenate(planes, axis=1)
-
-
 def _frame_files(volume: KneeVolume, box: boxes.Box, count: int, row_id: str) -> list[dict[str, Any]]:
     """`count` slices of the box, from its first to its last, cut to its extent in the plane."""
     grey = _greys(volume)
@@ -134,6 +108,7 @@ class _Volumes:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._features = job.opened().dataset.features(job.config, None, True)
         self._path: str | None = None
         self._volume: KneeVolume | None = None
 
@@ -144,11 +119,13 @@ class _Volumes:
             return None
         if stored["path"] != self._path:
             self._path, self._volume = stored["path"], None
-            volume = KneeVolume(stored["path"], label=row["scan_id"])
+            scan = {"scan_id": row["scan_id"], "image": stored, "mask": row.get("mask")}
+            volume = self._features.decode_example(scan)["image"]
             try:
                 volume.load()
+                volume.check_box_grid()
                 self._volume = volume
-            except BROKEN as error:
+            except (*BROKEN, GridMismatchError) as error:
                 accept_broken(self._job, f"the volume of {row['id']}", error)
         return self._volume
 
@@ -162,6 +139,11 @@ def _box_inside(volume: KneeVolume, row: dict[str, Any], job: Job) -> list[int] 
                 f"{row['id']}: {error}. Pass on_error='null' for no picture or crop of it."
             ) from None
         return None
+
+
+@lru_cache(maxsize=1)
+def _scene(volume: KneeVolume) -> Scene:
+    return scene(volume)
 
 
 @lru_cache(maxsize=1)
@@ -182,18 +164,6 @@ def _greys(volume: KneeVolume) -> Callable[[Array], Array]:
         return np.clip(np.round(scaled), 0, 255).astype(np.uint8)
 
     return grey
-
-
-def _resized(plane: Array, width: int, height: int) -> Array:
-    rows = np.minimum((np.arange(height) + 0.5) * plane.shape[0] / height, plane.shape[0] - 1).astype(int)
-    columns = np.minimum((np.arange(width) + 0.5) * plane.shape[1] / width, plane.shape[1] - 1).astype(int)
-    return np.repeat(plane[np.ix_(rows, columns)][..., None], 3, axis=2)
-
-
-def _outline(picture: Array, left: int, top: int, right: int, bottom: int) -> None:
-    right, bottom = min(right, picture.shape[1] - 1), min(bottom, picture.shape[0] - 1)
-    picture[[top, bottom], left : right + 1] = _BOX_COLOUR
-    picture[top : bottom + 1, [left, right]] = _BOX_COLOUR
 
 
 def _png_file(pixels: Array, name: str) -> dict[str, Any]:

@@ -192,6 +192,8 @@ class Job:
             "part": part,
             "files": state,
         }
+        if self.derived != Derived():
+            told["drawing"] = 2  # raised when pictures and crops of the same options come out otherwise
         if part == "questions":  # they do not depend on how volumes are kept
             told["options"] = {k: v for k, v in told["options"].items() if k not in ("volumes", "masks")}
         return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]

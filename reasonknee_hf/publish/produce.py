@@ -13,6 +13,7 @@ from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.publish.config_facts import (
     ConfigFacts,
+    Conversion,
     Folder,
     Store,
     by_category,
@@ -21,7 +22,6 @@ from reasonknee_hf.publish.config_facts import (
     scan_ids,
     split_facts,
 )
-from reasonknee_hf.publish.conversion import Conversion
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask, finished, run_tasks

@@ -24,18 +24,16 @@ from reasonknee_hf.errors import EndpointError, PublishError
 from reasonknee_hf.hub.wire.endpoints import resolve_endpoints
 from reasonknee_hf.publish import destination as repository
 from reasonknee_hf.publish.card import default_config
-from reasonknee_hf.publish.config_facts import Folder
-from reasonknee_hf.publish.conversion import Conversion
+from reasonknee_hf.publish.config_facts import Conversion, Folder
 from reasonknee_hf.publish.convert import standing_of
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.destination import Repository
-from reasonknee_hf.publish.given_names import check_name, check_repo
 from reasonknee_hf.publish.job import Job, make_job
 from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.options import PushOptions, chosen_options
 from reasonknee_hf.publish.produce import produce
 from reasonknee_hf.publish.rehearse import check_folder, merged, refuse_hidden_data, rehearse
-from reasonknee_hf.publish.rules import front_matter
+from reasonknee_hf.publish.rules import check_name, check_repo, front_matter
 from reasonknee_hf.publish.schema import STORED
 from reasonknee_hf.publish.stale import CARD, Standing, deleted_entries, stale_files
 from reasonknee_hf.publish.texts import write

@@ -55,9 +55,9 @@ def _question_rows(
         problems = [*unlisted]
         if not job.selection.keeps_scan(scan):
             continue
-        row, found = release.dataset.row(
-            record.value, scan, ScanFiles(job, scan).image if drawn else None, None
-        )
+        image = ScanFiles(job, scan).image if drawn else None
+        mask = release.mask_url(scan) if drawn and job.masks else None
+        row, found = release.dataset.row(record.value, scan, image, mask)
         problems += found
         if problems and job.on_error != "null":
             text = "; ".join(map(str, problems))

@@ -11,10 +11,9 @@ from pathlib import Path
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.knee.published_release import MANIFEST
 from reasonknee_hf.publish import croissant
-from reasonknee_hf.publish.attribution import LICENCE
 from reasonknee_hf.publish.card import UNNAMED, card_configs, default_config, merged_card
-from reasonknee_hf.publish.config_facts import ConfigFacts, SplitFacts
-from reasonknee_hf.publish.conversion import Conversion
+from reasonknee_hf.publish.cardtext import LICENCE
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, SplitFacts
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.rules import front_matter, read_metadata

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
+
+from fsspec.utils import glob_translate
 
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.config_facts import Store
@@ -141,9 +145,19 @@ def _configs(card: str) -> list[dict[str, Any]]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a path fits a glob of a card; `*` stops at slashes, `**` does not."""
-    if pattern.endswith("/**"):
-        return name.startswith(pattern[:-2])
-    if "**" in pattern:
-        return fnmatchcase(name, pattern)
-    return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern.removeprefix("./"))
+    """Whether a path fits a glob of a card, by the rules by which `datasets` finds files.
+
+    Raises:
+        PublishError: `pattern` is none that `datasets` could read.
+    """
+    return _regex(pattern).match(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _regex(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(glob_translate(posixpath.normpath(pattern)))
+    except ValueError as error:
+        raise PublishError(
+            f"The card names files by {pattern!r}, which nothing can read: {error}."
+        ) from error

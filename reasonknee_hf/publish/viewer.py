@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.attribution import require_attribution
+from reasonknee_hf.publish.cardtext import require_attribution
 from reasonknee_hf.publish.config_facts import Folder, Store
 from reasonknee_hf.publish.manifest import manifests
 from reasonknee_hf.publish.rules import card_problems, front_matter, read_metadata

@@ -183,6 +183,8 @@ def embedded(url: str) -> dict[str, Any]:
 def copied(url: str, job: Job, column: str, scan: Scan) -> str:
     """Writes the bytes of a file beside the tables, atomically; returns its path below the root."""
     published = layout.from_root(scan.image_filepath if column == "image" else scan.label_filepath or "")
+    if base_name(url).endswith(".nii"):
+        published = published.removesuffix(".gz")
     relative = f"{job.volumes_name}/{published.removeprefix('data/')}"
     target, content = job.out / relative, read_volume(url)
     if not target.is_file() or target.stat().st_size != len(content) or target.read_bytes() != content:
@@ -256,5 +258,5 @@ def file_size(url: str) -> int:
 
 
 def base_name(url: str) -> str:
-    """The last part of a path or URL."""
-    return url.replace("\\", "/").rpartition("/")[2]
+    """The last part of a path or of the first hop of a URL chain."""
+    return url.partition("::")[0].replace("\\", "/").rpartition("/")[2]

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.recipes import Recipe as Recipe
     from reasonknee_hf.train.recipes import get_recipe as get_recipe
     from reasonknee_hf.train.recipes import plan_view as plan_view
+    from reasonknee_hf.train.rewards import RareGradeReward as RareGradeReward
     from reasonknee_hf.train.rewards import ViewIou as ViewIou
+    from reasonknee_hf.train.rewards import format_reward as format_reward
     from reasonknee_hf.train.rewards import grade_reward as grade_reward
     from reasonknee_hf.train.rewards import iou_reward as iou_reward
+    from reasonknee_hf.train.rewards import ordinal_reward as ordinal_reward
     from reasonknee_hf.train.rewards import prompt_stream as prompt_stream
+    from reasonknee_hf.train.rewards import repetition_reward as repetition_reward
     from reasonknee_hf.train.sizing import loader_sizes as loader_sizes
-    from reasonknee_hf.train.targets import target_text as target_text
     from reasonknee_hf.train.trainer_stream import training_stream as training_stream
     from reasonknee_hf.train.view import View as View
 
@@ -45,23 +48,30 @@ _PUBLIC = {
     "ResumeCallback": "callbacks",
     "View": "view",
     "ViewIou": "rewards",
+    "RareGradeReward": "rewards",
     "check_arguments": "arguments",
     "conversation": "chats",
+    "format_reward": "rewards",
     "get_recipe": "recipes",
     "grade_reward": "rewards",
     "iou_reward": "rewards",
     "loader_sizes": "sizing",
+    "ordinal_reward": "rewards",
     "plan_view": "recipes",
     "prompt_stream": "rewards",
-    "target_text": "targets",
+    "repetition_reward": "rewards",
     "training_arguments": "arguments",
     "training_stream": "trainer_stream",
 }
 
-__all__ = sorted(_PUBLIC)
+__all__ = sorted([*_PUBLIC, "target_text"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "target_text":  # of the dataset that is meant where none is named
+        from reasonknee_hf.train.lessons import lessons_of
+
+        return lessons_of(None).target_text
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

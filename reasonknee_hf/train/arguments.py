@@ -33,6 +33,7 @@ def training_arguments(output_dir: str, cls: Any = None, **options: Any) -> Any:
     | `dataset_kwargs` (TRL's SFT) | `skip_prepare_dataset` | the collator makes the chats, with their pixels
     |
     | `max_length` (TRL's SFT) | `None` | a cut chat has fewer visual tokens than frames |
+    | `shuffle_dataset` (TRL's GRPO) | `False` | a buffer of prompts with pixels would be filled before the first step |
 
     Args:
         output_dir: Where checkpoints go.
@@ -65,6 +66,8 @@ def training_arguments(output_dir: str, cls: Any = None, **options: Any) -> Any:
         )
     if "max_length" in known:
         settings["max_length"] = None
+    if "shuffle_dataset" in known:
+        settings["shuffle_dataset"] = False
     arguments = cls(output_dir, **(settings | options), accelerator_config=launcher)
     check_arguments(arguments)
     return arguments

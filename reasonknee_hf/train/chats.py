@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import index
 from os import PathLike
 from typing import Any, get_args
@@ -13,16 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
+from reasonknee_hf.train.lessons import Coordinates, Lessons, RegionAs, check_choice, lessons_of, name_of
 from reasonknee_hf.train.recipes import Recipe, get_recipe, plan_view
-from reasonknee_hf.train.setting_texts import (
-    Coordinates,
-    RegionAs,
-    Setting,
-    check_choice,
-    region_of,
-    user_text,
-)
-from reasonknee_hf.train.targets import BOX_TARGETS, Target, name_of, target_text
 from reasonknee_hf.train.trainer_stream import epoch_of
 from reasonknee_hf.train.view import View
 from reasonknee_hf.volumes.volume import KneeVolume
@@ -35,9 +28,9 @@ class Style:
     """How rows become chats; the options of [`conversation`] and of [`Collator`], checked once.
 
     Args:
-        setting: `zero_shot`, `instruction` or `gt_region`; see `settings.user_text`.
+        setting: `zero_shot`, `instruction` or `gt_region`; as the dataset has them.
         view: Name of a view, or a [`Recipe`]; see `recipes`.
-        target: What the assistant says, see `targets.target_text`; `None` for a chat that ends with the user.
+        target: What the assistant says, one of the dataset's targets; `None` for a chat that ends with the user.
         coordinates: Boxes in `voxels` of the volume, as the bench scores them, or as the `view` shows them.
         region_as: With the setting `gt_region`: `text`, `crop` (the view is cut to it), or `both`.
         prompts: Text by question id instead of the rows' prompts.
@@ -46,15 +39,16 @@ class Style:
         regions: Box by row id that views are made around instead of the true one: what a model proposed before, as a
             mapping or as a file of JSON lines `{"id", "bbox"}`, ends inclusive.
         seed: With `jitter` in the view, what its crops are drawn by, beside the row's id and the epoch.
+        dataset: Short name of the dataset that rows come from; the first one that is known by default.
 
     Raises:
         OptionError: An option has no such value; or the view would be made around the true box, of which the model is
             to say where it is: its place and size alone would give the answer away.
     """
 
-    setting: Setting = "zero_shot"
+    setting: str = "zero_shot"
     view: str | Recipe = "upstream"
-    target: Target | None = "grades"
+    target: str | None = "grades"
     coordinates: Coordinates = "voxels"
     region_as: RegionAs = "both"
     prompts: Mapping[str, str] | None = None
@@ -62,16 +56,19 @@ class Style:
     clip: bool = False
     regions: Mapping[str, Sequence[int]] | str | PathLike[str] | None = None
     seed: int = 0
+    dataset: str | None = None
+
+    @cached_property
+    def lessons(self) -> Lessons:
+        """What the dataset says to training."""
+        return lessons_of(self.dataset)
 
     def __post_init__(self) -> None:
-        from reasonknee_hf.train.setting_texts import SETTINGS
-        from reasonknee_hf.train.targets import TARGETS
-
-        check_choice("setting", self.setting, SETTINGS)
+        check_choice("setting", self.setting, self.lessons.settings)
         check_choice("coordinates", self.coordinates, get_args(Coordinates))
         check_choice("region_as", self.region_as, get_args(RegionAs))
         if self.target is not None:
-            check_choice("target", self.target, TARGETS)
+            check_choice("target", self.target, self.lessons.targets)
         recipe = get_recipe(self.view)
         if isinstance(self.regions, (str, PathLike)):
             object.__setattr__(self, "regions", read_regions(self.regions))
@@ -86,7 +83,7 @@ class Style:
     @property
     def _may_know_region(self) -> bool:
         """Whether the model is told the true region, or never asked for it, or is shown a proposed one."""
-        asks = self.target is None or self.target in BOX_TARGETS
+        asks = self.target is None or self.target in self.lessons.box_targets
         return self.setting == "gt_region" or self.regions is not None or not asks
 
     def region(self, row: Mapping[str, Any]) -> Sequence[int] | None:
@@ -150,7 +147,7 @@ def messages(
     row: Mapping[str, Any], style: Style, view: View, pictures: list[dict[str, Any]]
 ) -> list[Message]:
     """The chat about one row around picture blocks that were made for it."""
-    text = user_text(
+    text = style.lessons.user_text(
         row,
         style.setting,
         style.target,
@@ -161,6 +158,7 @@ def messages(
         clip=style.clip,
         placed=style.recipe.needs_region,
     )
+    text = "\n".join(filter(None, (view.sides, text)))
     chat = [{"role": "user", "content": [*pictures, {"type": "text", "text": text}]}]
     if style.system is not None:
         chat.insert(0, {"role": "system", "content": [{"type": "text", "text": style.system}]})
@@ -174,14 +172,20 @@ def answer_text(row: Mapping[str, Any], style: Style, view: View) -> str | None:
     """What the assistant says, with its box in the coordinates of the style; `None` without a target."""
     if style.target is None:
         return None
-    if style.target in BOX_TARGETS and style.coordinates == "view":
-        return target_text(row, style.target, box=region_of(row, view, "view", style.clip))
-    return target_text(row, style.target)
+    words = style.lessons
+    if style.target in words.box_targets and style.coordinates == "view":
+        return words.target_text(row, style.target, box=words.region_of(row, view, "view", style.clip))
+    return words.target_text(row, style.target)
 
 
 def row_view(row: Mapping[str, Any], style: Style) -> View:
-    """The layout of what a model sees of a row. Reads the header of its volume."""
+    """The layout of what a model sees of a row. Reads the headers of its volume and its mask.
+
+    Raises:
+        GridMismatchError: The row's box, and every box that a model answers, lives on another grid than the volume.
+    """
     volume = row_volume(row)
+    volume.check_box_grid()
     return plan_view(
         style.recipe,
         volume.shape,
@@ -217,7 +221,7 @@ def row_volume(row: Mapping[str, Any]) -> KneeVolume:
         raise OptionError(
             f"{name_of(row)}: its image is a {type(volume).__name__}, not a KneeVolume. Pass rows as"
             " load_dataset gives them, without a torch or numpy format; for a dataset that was read back from"
-            " disk, call cast_column('image', reasonknee_hf.VolumeFeature()) first"
+            " disk, call cast_column('image', reasonknee_hf.VolumeFeature(axes='PIR')) first"
         )
     return volume
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from reasonknee_hf.train.chats import (
     row_view,
     row_volume,
 )
-from reasonknee_hf.train.targets import name_of
+from reasonknee_hf.train.lessons import name_of
 from reasonknee_hf.train.trainer_stream import passed_over
 from reasonknee_hf.train.view import View
 from reasonknee_hf.volumes.volume_cache import volume_cache
+
+logger = logging.getLogger(__name__)
 
 IGNORED = -100
 """The label of tokens that no loss is taken of."""
@@ -79,7 +82,7 @@ class Batch(dict[str, Any]):
 class Collator:
     """Makes batches of rows: chats, pixels, tokens, labels.
 
-        Collator(processor, view="region", target="box_grades")
+        Collator(processor, view="jitter", target="box_grades")
 
     All tokens but those of the target have the label -100. Pixels go from the cached volume to the processor
     in memory. Without a target the batch is made for `generate`: padded on the left, no labels.
@@ -93,7 +96,7 @@ class Collator:
         cache_bytes: Size of the cache of decoded volumes in each process that makes batches, such as
             `loader_sizes().cache_bytes`; that of `volumes.cache` by default.
         options: Those of [`~reasonknee_hf.train.chats.Style`]: `setting`, `view`, `target`,
-            `coordinates`, `region_as`, `prompts`, `system`, `clip`.
+            `coordinates`, `region_as`, `prompts`, `system`, `clip`, `regions`, `seed`.
 
     Raises:
         OptionError: An option has no such value, or the processor cannot take the view.
@@ -136,7 +139,7 @@ class Collator:
         prompts, answers = zip(
             *(self._texts(row, view) for row, view in zip(rows, views, strict=True)), strict=True
         )
-        tensors = self._process(list(prompts), views, pictures)
+        tensors = self._process(list(prompts), views, pictures, list(map(name_of, rows)))
         if self.style.target is not None:
             tensors = self._with_answers(tensors, list(answers))
         self._check_length(tensors, rows)
@@ -173,9 +176,9 @@ class Collator:
         return prompt, whole[len(prompt) :]
 
     def _process(
-        self, prompts: list[str], views: list[View], pictures: list[npt.NDArray[np.uint8]]
+        self, prompts: list[str], views: list[View], pictures: list[npt.NDArray[np.uint8]], names: list[str]
     ) -> dict[str, Any]:
-        """The processor's tensors of the prompts."""
+        """The processor's tensors of the prompts, as its `apply_chat_template(tokenize=True)` makes them."""
         import torch
 
         options: dict[str, Any] = {"padding": True, "padding_side": "right", "return_tensors": "pt"}
@@ -192,7 +195,23 @@ class Collator:
                 options["cap_pixels_per_frame"] = False  # all pixels; unset, it warns at every start
         else:
             options["images"] = [list(each) for each in rgb]
-        return dict(self.processor(text=prompts, **(options | self.processor_kwargs)))
+        first = self.processor.tokenizer.bos_token
+        if first is not None and prompts[0].startswith(first):
+            options["add_special_tokens"] = (
+                False  # the template has written it; `apply_chat_template` does the same
+            )
+        try:
+            return dict(self.processor(text=prompts, **(options | self.processor_kwargs)))
+        except (ValueError, RuntimeError, TypeError, IndexError) as error:
+            counts = [view.pictures for view in views]
+            if len(set(counts)) == 1:
+                raise
+            shown = ", ".join(f"{name} has {count}" for name, count in zip(names, counts, strict=True))
+            said = str(error).splitlines()[0]
+            raise RecordError(
+                f"{type(self.processor).__name__} takes no batch of rows with different numbers of frames ({shown}):"
+                f" {said}. Take a view that gives each row as many ('o1', 'eight', 'jitter'), or one row a batch"
+            ) from error
 
     def _with_answers(self, tensors: dict[str, Any], answers: list[str]) -> dict[str, Any]:
         """Appends the tokens of the answers and makes labels of them.
@@ -263,6 +282,13 @@ def _check_processor(processor: Any, style: Style) -> None:
     if not hasattr(processor, "apply_chat_template") or not hasattr(processor, "tokenizer"):
         raise OptionError(f"a {name} is no multimodal processor: pass AutoProcessor.from_pretrained(model)")
     kind = style.recipe.kind
+    if kind == "video" and style.recipe.fps >= 5:
+        logger.warning(
+            "the view %r tells %g frames a second: models that count time in half seconds (Qwen2.5-VL) give several"
+            " frames one position. The published fine-tuning tells 4.",
+            style.recipe.name,
+            style.recipe.fps,
+        )
     if kind == "video" and getattr(processor, "video_processor", None) is None:
         raise OptionError(
             f"{name} has no video processor, and the view {style.recipe.name!r} is a video. Show the"

@@ -46,7 +46,8 @@ class Run:
         """The pixels of the voxels `low` to `high`, which must lie inside the run."""
         low, high = self._turn(low - self.start, high - self.start)
         first, last = rescale(low, high, self.count, self.pixels)
-        return self.offset + first, self.offset + last
+        # The nearest edge to the last voxels may be that of the picture: they lie in its last pixel.
+        return self.offset + min(first, self.pixels - 1), self.offset + min(last, self.pixels - 1)
 
     def to_voxels(self, low: float, high: float) -> tuple[int, int]:
         """The voxels of the pixels `low` to `high`."""

@@ -7,10 +7,9 @@ import logging
 import re
 from typing import Any
 
-from reasonknee_hf.bench.answer_reading import read_answer
 from reasonknee_hf.errors import RecordError
-from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.train.collator import Reference
+from reasonknee_hf.train.lessons import lessons_of
 from reasonknee_hf.train.view import Scale
 
 logger = logging.getLogger(__name__)
@@ -18,7 +17,9 @@ logger = logging.getLogger(__name__)
 _LIST = re.compile(r"\[[^\[\]{}]*\]")
 
 
-def prediction_line(reference: Reference, text: str, *, scale: Scale | None = None) -> dict[str, Any]:
+def prediction_line(
+    reference: Reference, text: str, *, scale: Scale | None = None, dataset: str | None = None
+) -> dict[str, Any]:
     """One line of a prediction file: `{"id", "prediction"}`.
 
     Args:
@@ -27,13 +28,15 @@ def prediction_line(reference: Reference, text: str, *, scale: Scale | None = No
         scale: For a model that answers in the coordinates of its view, their scale, see [`View.to_voxels`]:
             the numbers of its box are replaced by those in voxels, and nothing else of the text is touched.
             By default the text is kept as it is, boxes in voxels.
+        dataset: Short name of the dataset; the first one that is known by default.
     """
-    return {"id": reference.id, "prediction": text if scale is None else _in_voxels(reference, text, scale)}
+    if scale is not None:
+        box = lessons_of(dataset).read(text, reference.question_id).box
+        text = _in_voxels(reference, text, box, scale)
+    return {"id": reference.id, "prediction": text}
 
 
-def _in_voxels(reference: Reference, text: str, scale: Scale) -> str:
-    question = QUESTIONS.get(reference.question_id or 0)
-    box = None if question is None else read_answer(text, question).box
+def _in_voxels(reference: Reference, text: str, box: tuple[float, ...] | None, scale: Scale) -> str:
     if box is None:
         return text
     try:

@@ -7,7 +7,7 @@
 | `eight` | 8 consecutive slices around the region, upright | video |
 | `region` | the region with 5 mm around it at full resolution, upright | video |
 | `jitter` | a large crop that holds the region and does not tell where, 32 slices of it, upright | video |
-| `planes` | three planes through the middle of the region, or of the volume | one image |
+| `planes` | three planes through the middle of the region, or of the volume, as radiologists look | one image |
 """
 
 from __future__ import annotations
@@ -259,7 +259,10 @@ def _planes(
     axcodes: str,
     region: Sequence[int] | None,
 ) -> View:
-    """Sagittal top left, coronal right of it, axial below that. Pixels are square: slices are stretched."""
+    """Sagittal top left, coronal right of it, axial below that, as radiologists look: see `View.sides`.
+
+    Pixels are square: slices are stretched.
+    """
     (row_axis, row_flip), (column_axis, column_flip) = _upright(axcodes)
     height, width = (shape[row_axis], shape[column_axis]) if recipe.size is None else _pair(recipe.size)
     pixel = spacing[row_axis] * shape[row_axis] / height
@@ -273,7 +276,7 @@ def _planes(
         window=recipe.window,
         fps=recipe.fps,
         shape=shape,
-        frames=Run(0, shape[0], depth, offset=width),
+        frames=Run(0, shape[0], depth, offset=width, flip=axcodes[0] == "R"),
         across=(column_axis, across),
         down=(row_axis, down),
         size=(height + width, width + depth),

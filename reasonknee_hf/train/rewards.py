@@ -1,18 +1,33 @@
-"""Rewards out of the benchmark's own reading of answers, for trainers of TRL that sample answers (GRPO
-and its kind)."""
+"""Rewards out of the benchmark's own reading of answers, for trainers of TRL that sample answers (GRPO and its kind).
+
+What attacks earn, on rows whose true grades are 0 in three of four cases:
+
+| attack | `grade_reward` | `ordinal_reward` | `RareGradeReward` | `iou_reward` | `format_reward` |
+|---|---|---|---|---|---|
+| 0 everywhere | three quarters | more | a share of 1 over the number of grades, at most | 0 | 0 |
+| thoughts that never end, the answer inside | 0 | 0 | 0 | 0 | 0 |
+| empty thoughts, then the right answer | 0 | 0 | 0 | 0 | 0 |
+| two answers that contradict each other | as the benchmark reads them: the last complete one | | | | 0 |
+| one box around the whole volume | | | | the share of the volume that the true box is | |
+| the right answer, then the same words over and over | 1 | 1 | as it is worth | | 0 (`repetition_reward`: down to -1) |
+
+So train with `RareGradeReward`, `iou_reward`, `format_reward` and `repetition_reward` together; `grade_reward` alone is
+for measuring.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import datasets
 
-from reasonknee_hf.bench.answer_reading import Reading, read_answer
-from reasonknee_hf.bench.box_reading import iou
+from reasonknee_hf.bench.box_geometry import iou
+from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.train.chats import (
     Style,
     make_style,
@@ -21,10 +36,14 @@ from reasonknee_hf.train.chats import (
     row_view,
     row_volume,
 )
+from reasonknee_hf.train.lessons import lessons_of
 from reasonknee_hf.train.recipes import get_recipe
 from reasonknee_hf.train.view import Scale, View
 
 logger = logging.getLogger(__name__)
+
+_THOUGHT = re.compile(r"\s*<think>\s*(?=[^<\s])(?:(?!<think>).)*?</think>", re.DOTALL)
+_ANSWER = re.compile(r"\s*<answer>(.*)</answer>\s*", re.DOTALL)
 
 REWARD_COLUMNS = ("id", "question_id", "bbox", "grades")
 """Columns of a row that rewards need beside the prompt."""
@@ -65,6 +84,8 @@ def grade_reward(
 ) -> list[float]:
     """The share of a question's attributes that an answer grades right; 0 for what cannot be read.
 
+    Most grades are 0, so an answer of 0 everywhere earns much: see `RareGradeReward`.
+
     Args:
         completions: Texts, or lists of messages.
         question_id: The question of each.
@@ -79,6 +100,81 @@ def grade_reward(
         wanted = {item["attribute"]: int(item["grade"]) for item in truth or ()}
         right = sum(read.get(name) == grade for name, grade in wanted.items())
         rewards.append(right / len(wanted) if wanted else 0.0)
+    return rewards
+
+
+def ordinal_reward(
+    completions: Sequence[Any], question_id: Sequence[int], grades: Sequence[Any], **_: Any
+) -> list[float]:
+    """As `grade_reward`, where ordinal grades that are near earn 1 less their distance, in shares of the scale.
+
+    Codes without an order and yes-or-no grades earn all or nothing.
+    """
+    rewards = []
+    for completion, number, truth in zip(completions, question_id, grades, strict=True):
+        read = _read(completion, number).grades
+        wanted = {item["attribute"]: int(item["grade"]) for item in truth or ()}
+        nearness = lessons_of(None).nearness
+        near = [nearness(int(number), name, read.get(name), grade) for name, grade in wanted.items()]
+        rewards.append(sum(near) / len(near) if near else 0.0)
+    return rewards
+
+
+class RareGradeReward:
+    """`grade_reward` in which a right grade earns the more the rarer it is, so that no constant answer pays.
+
+    A grade that `n` training rows have, where the rarest one of that attribute that occurs has `least`, earns
+    `least / n`: whoever always says the most frequent grade earns as much as whoever always says the rarest.
+
+    Args:
+        counts: How many rows have each grade, by question and attribute, as `bench.count_grades` makes it.
+    """
+
+    def __init__(self, counts: Mapping[int, Mapping[str, Sequence[int]]]) -> None:
+        self.counts = counts
+        self.__name__ = "rare_grade_reward"  # trainers log rewards by this name
+
+    def __call__(
+        self, completions: Sequence[Any], question_id: Sequence[int], grades: Sequence[Any], **_: Any
+    ) -> list[float]:
+        """A value from 0 to 1 for each completion."""
+        rewards = []
+        for completion, number, truth in zip(completions, question_id, grades, strict=True):
+            read = _read(completion, number).grades
+            wanted = {item["attribute"]: int(item["grade"]) for item in truth or ()}
+            earned = [
+                self._worth(number, name, grade) for name, grade in wanted.items() if read.get(name) == grade
+            ]
+            rewards.append(sum(earned) / len(wanted) if wanted else 0.0)
+        return rewards
+
+    def _worth(self, number: int, name: str, grade: int) -> float:
+        counts = self.counts.get(int(number), {}).get(name, ())
+        n = counts[grade] if grade < len(counts) else 0
+        return min(filter(None, counts)) / n if n else 1.0
+
+
+def format_reward(completions: Sequence[Any], **_: Any) -> list[float]:
+    """1 for thoughts, which are not empty, and one JSON object, in the tags of the target `think`; else 0."""
+    return [float(_is_formed(completion_text(completion))) for completion in completions]
+
+
+def _is_formed(text: str) -> bool:
+    thought = _THOUGHT.match(text)
+    answer = _ANSWER.fullmatch(text, thought.end()) if thought else None
+    try:
+        return answer is not None and isinstance(json.loads(answer[1]), dict)
+    except ValueError:
+        return False
+
+
+def repetition_reward(completions: Sequence[Any], words: int = 12, **_: Any) -> list[float]:
+    """0 less the share of stretches of so many words that repeat an earlier one; near -1 for text that goes round."""
+    rewards = []
+    for completion in completions:
+        said = completion_text(completion).split()
+        stretches = [tuple(said[start : start + words]) for start in range(len(said) - words + 1)]
+        rewards.append(len(set(stretches)) / len(stretches) - 1 if stretches else 0.0)
     return rewards
 
 
@@ -151,17 +247,19 @@ def completion_text(completion: Any) -> str:
         raise OptionError(f"a completion is a text or a list of messages, not a {type(completion).__name__}")
     parts = []
     for message in completion:
-        content = message["content"]
+        content = message["content"] or ""  # some templates give null for an empty answer
         blocks = [{"text": content}] if isinstance(content, str) else content
         parts += [block["text"] for block in blocks if "text" in block]
     return "".join(parts)
 
 
 def _read(completion: Any, question_id: int | None) -> Reading:
-    question = None if question_id is None else QUESTIONS.get(int(question_id))
-    if question is None:
-        return Reading("unknown_question")
-    return read_answer(completion_text(completion), question)
+    text = completion_text(completion)
+    if "<think>" in text and not _THOUGHT.match(text):
+        return Reading(
+            "no_json"
+        )  # thoughts that are empty or never end earn nothing, whatever stands in them
+    return lessons_of(None).read(text, question_id)
 
 
 def _iou(box: Sequence[float] | None, truth: Sequence[int] | None) -> float:

@@ -80,7 +80,7 @@ def loader_sizes(
         window: Scans that rows are mixed in, as in `load_dataset`.
         shards: Shards of the stream, `ds.num_shards`; not a limit if not given.
         prefetch: Batches that each worker keeps ready.
-        memory: Bytes that may be used at all; what is available now by default, containers' limits included.
+        memory: Bytes that may be used at all; that of the machine or container by default.
         cores: Cores that may be used; those of this process by default.
 
     Raises:
@@ -105,15 +105,12 @@ def available_cores() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that can be taken now without swapping, within the limit of the container; half of all if
-    unknown."""
-    limits = [_container_limit()]
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    except OSError:
-        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-    return min(limit for limit in limits if limit is not None)
+    """Memory of the machine in bytes, or of its container where that has less.
+
+    Not what is free at the moment: a run that is resumed must be divided among as many workers as before.
+    """
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(machine, _container_limit() or machine)
 
 
 def _container_limit() -> int | None:

@@ -6,7 +6,7 @@ import copy
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import datasets
@@ -104,6 +104,16 @@ class TrainingStream(RowStream):
         self._position.epoch = epoch
         self._position.batches = batches
         self._position.batch_size = batch_size
+
+    def describe_order(self) -> str:
+        """What tells this order of rows from others, as far as it is known: a stream of ours, or a transform of one."""
+        source = self._ex_iterable
+        while not isinstance(source, RowsIterable) and hasattr(source, "ex_iterable"):
+            source = source.ex_iterable
+        if not isinstance(source, RowsIterable):
+            return f"{self._rows} rows"
+        told = {name: value for name, value in asdict(source.rows.options).items() if value is not None}
+        return f"{self._rows} rows of {source.rows.split}, {told}"
 
     def __iter__(self) -> Iterator[Any]:
         worker, workers = _worker()

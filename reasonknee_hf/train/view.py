@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,32 @@ from reasonknee_hf.train.mapping import FrameRun, Run, rescale, visible
 from reasonknee_hf.volumes import views
 from reasonknee_hf.volumes.volume import KneeVolume
 
+logger = logging.getLogger(__name__)
 Scale = str | tuple[float, float, float]
 SCALES: dict[str, float | None] = {"pixels": None, "fractions": 1.0, "thousandths": 1000.0}
 """Scales in which models answer, by name, and how long every axis is on them."""
 
 VIDEO_ORDER = "[first_frame, last_frame, left, right, top, bottom]"
 PLANES_ORDER = "[coronal_left, coronal_right, sagittal_left, sagittal_right, top, bottom]"
+
+
+_looked_at: dict[Any, bool] = {}  # windows and volumes, and whether the one clips the other
+_MOST_LOOKED_AT = 1000
+
+
+def _warn_of_clipping(recipe: str, window: views.Window, volume: KneeVolume, array: Any) -> None:
+    """Says once a process that a window with fixed ends clips most of a volume, as of a series it was not made for."""
+    key = str(window), volume.cache_name
+    if key in _looked_at or len(_looked_at) >= _MOST_LOOKED_AT or any(_looked_at.values()):
+        return
+    share = views.clipped_share(window, array)
+    _looked_at[key] = share > 0.5
+    if _looked_at[key]:
+        logger.warning(
+            "%r: the window %s of the view %r clips %.0f %% of the voxels that are not dark, as it does for series that"
+            " it was not made for. Take another one, such as get_recipe(%r, window='percentile')",
+            volume, window, recipe, 100 * share, recipe,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -142,6 +163,16 @@ class View:
         )
 
     @property
+    def sides(self) -> str:
+        """Which side is which in the picture of `planes`, for prompts; nothing for frames, which show one plane."""
+        if self.kind != "planes":
+            return ""
+        return (
+            "The picture shows three planes of the volume: sagittal top left (front on its left), coronal right of it,"
+            " axial below that (front at its top); the patient's right is on the left of the coronal and axial planes."
+        )
+
+    @property
     def _axes(self) -> tuple[tuple[int, Run | FrameRun], ...]:
         """In the order of a box in the view: the axis of the volume, and how it runs."""
         return ((0, self.frames), self.across, self.down)
@@ -200,6 +231,7 @@ class View:
             raise OptionError(
                 f"the view was laid out for a volume of shape {self.shape}, this one has {array.shape}"
             )
+        _warn_of_clipping(self.recipe, self.window, volume, array)
         if self.kind == "planes":
             return self._draw_planes(volume, array)
         spans = {axis: run.shown for axis, run in (self.across, self.down)}
@@ -223,6 +255,7 @@ class View:
     def _draw_planes(self, volume: KneeVolume, array: Any) -> views.Frames:
         assert self.centre is not None
         (column_axis, across), (row_axis, down) = self.across, self.down
+        sideways = -1 if isinstance(self.frames, Run) and self.frames.flip else 1
         planes = []
         for rows, columns in ((row_axis, column_axis), (row_axis, 0), (column_axis, 0)):
             fixed = 3 - rows - columns
@@ -230,8 +263,8 @@ class View:
             planes.append(views.frames(flat, views.levels(self.window, array, flat, volume.header))[0])
         sagittal, coronal, axial = planes
         sagittal = sagittal[:: -1 if down.flip else 1, :: -1 if across.flip else 1]
-        coronal = coronal[:: -1 if down.flip else 1]
-        axial = axial[:: -1 if across.flip else 1]
+        coronal = coronal[:: -1 if down.flip else 1, ::sideways]
+        axial = axial[:: -1 if across.flip else 1, ::sideways]
         depth = self.size[1] - across.pixels
         picture = np.zeros((1, *self.size), dtype=np.uint8)
         picture[0, : down.pixels, : across.pixels] = views.resize(

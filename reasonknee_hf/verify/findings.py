@@ -54,6 +54,14 @@ KINDS: dict[str, tuple[str, str]] = {
     "balanced-differs": ("warning", "records of balanced files that are not in the full file as they are"),
     # volumes
     "volume-broken": ("error", "volumes that cannot be read"),
+    "volume-placeless": ("error", "volumes under images= whose header says nothing about where they lie"),
+    "volume-other-knee": ("error", "volumes under images= that are of the other knee of the visit"),
+    "volume-other-series": ("error", "volumes under images= that are of another series than 3D DESS"),
+    "volume-float64": ("warning", "volumes under images= stored as float64, in four times the room"),
+    "volume-axes": (
+        "note",
+        "volumes under images= with other axes than their mask, by a known converter or none",
+    ),
     "volume-empty": ("error", "volumes whose voxels are all zero, or all equal"),
     "mask-broken": ("error", "masks that cannot be read"),
     "mask-empty": ("error", "masks without a single label"),

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from reasonknee_hf.errors import RecordError
-from reasonknee_hf.volumes.orientation import Reorder
-from reasonknee_hf.volumes.voxels import Array
+from reasonknee_hf.volumes.orientation import Array, Reorder
 
 Box = Sequence[int]
 Shape = tuple[int, int, int]

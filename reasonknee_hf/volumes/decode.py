@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from typing import Any
 
-from reasonknee_hf.errors import VolumeDataError, VolumeFormatError, VolumeMissingError
+from reasonknee_hf.errors import OptionError, VolumeDataError, VolumeFormatError, VolumeMissingError
 from reasonknee_hf.volumes import volume_bytes as source
 from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
 from reasonknee_hf.volumes.inflate import plain
+from reasonknee_hf.volumes.orientation import Affine
 from reasonknee_hf.volumes.volume_cache import Decoded
 from reasonknee_hf.volumes.voxels import Array, as_labels, read_header, read_stored, scaled
+
+logger = logging.getLogger(__name__)
 
 
 def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
@@ -25,6 +31,18 @@ def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
     if data is None and path is not None and source.looks_like_image_half(path):
         path = _other_half(path, "hdr")
     return parse_header(source.plain_start(path, data, HEADER_BYTES))
+
+
+@lru_cache(maxsize=512)
+def known_header(path: str, state: tuple[int, ...]) -> NiftiHeader | None:
+    """The header of a file in a state (see `identity`), remembered; None where it cannot be read, said once."""
+    try:
+        return load_header(path)
+    except (OSError, VolumeFormatError) as error:
+        logger.warning(
+            "boxes go by axis codes alone, without a look at the mask that they were drawn on: %s", error
+        )
+        return None
 
 
 def load_voxels(
@@ -114,6 +132,24 @@ def nibabel_image(path: str | None, data: bytes | None, header: NiftiHeader) -> 
         files["header"].fileobj = BytesIO(_plain_file(_header_half(path)))
         files["image"].fileobj = BytesIO(_plain_file(_image_half(path)))
     return kind.from_file_map(files)
+
+
+def stating(path: str | None, data: bytes | None, affine: Affine) -> bytes:
+    """The plain file with an sform that states an affine (in mm); not a bit of the voxels changes.
+
+    Raises:
+        OptionError: the file is half of a pair.
+    """
+    plain_file = bytearray(_plain_file(path, data))
+    header = parse_header(bytes(plain_file[:HEADER_BYTES]))
+    if not header.single_file:
+        raise OptionError("half of an .hdr/.img pair cannot be stored in a row: convert it to .nii first")
+    at, form = ((348, 400), "id") if header.version == 2 else ((254, 280), "hf")
+    struct.pack_into(header.byte_order + form[0], plain_file, at[0], 1)
+    struct.pack_into(
+        f"{header.byte_order}12{form[1]}", plain_file, at[1], *(affine[:3] / header.unit).ravel()
+    )
+    return bytes(plain_file)
 
 
 def _plain_file(path: str | None, data: bytes | None = None) -> bytes:

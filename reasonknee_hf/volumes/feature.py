@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import datasets
 import pyarrow as pa
 
-from reasonknee_hf.errors import PublishError, VolumeMissingError, VolumeTypeError
+from reasonknee_hf import environment
+from reasonknee_hf.errors import OptionError, PublishError, VolumeMissingError, VolumeTypeError
 from reasonknee_hf.volumes import volume_bytes as source
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -48,8 +49,8 @@ class VolumeFeature(_Base):
 
     Storage is `{bytes: binary, path: string}` and the serialised type name stays `"Nifti"`, so what is
     written or pushed loads with plain `datasets` (4.4 and later), and `cast_column(name, datasets.Nifti())`
-    gives the stock behaviour. What makes the column ours (`mask`, `labels`) is not part of the serialised
-    form.
+    gives the stock behaviour. What makes the column ours (`mask`, `labels`, `axes`) is not part of the serialised
+    form: cast a table that was read back with the same arguments.
 
     With the formats numpy and torch, rows hold voxels instead of volumes: those of `KneeVolume.array()`, which
     the formats turn into int64 or float32 unless they are given a `dtype`. Rows of a batch are stacked where
@@ -60,6 +61,8 @@ class VolumeFeature(_Base):
         labels (mapping of `str` to `int`, *optional*): names of structures, for masks.
         decode (`bool`, defaults to `True`): with False, rows hold the stored dict.
         id (`str`, *optional*): as in every feature type of `datasets`.
+        axes (`str`, *optional*): axis codes of the grid that the boxes of the rows live on, see [`KneeVolume`]. Images
+            and masks with the same `axes` have voxels in one order, whatever order their files have.
     """
 
     def __init__(
@@ -68,10 +71,13 @@ class VolumeFeature(_Base):
         labels: Mapping[str, int] | None = None,
         decode: bool = True,
         id: str | None = None,
+        axes: str | None = None,
     ) -> None:
         super().__init__(decode=decode, id=id)
         self.mask = mask
         self.labels = dict(labels) if labels is not None else None
+        self.axes = axes
+        environment.volume_cache_bytes()  # a setting that is wrong is said before the first row is touched
 
     def __repr__(self) -> str:
         return f"VolumeFeature(mask={self.mask}, decode={self.decode})"
@@ -79,12 +85,7 @@ class VolumeFeature(_Base):
     def __eq__(self, other: object) -> bool:
         if type(other) is not VolumeFeature:
             return NotImplemented
-        return (self.mask, self.labels, self.decode, self.id) == (
-            other.mask,
-            other.labels,
-            other.decode,
-            other.id,
-        )
+        return vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -135,7 +136,7 @@ class VolumeFeature(_Base):
         path, data = value.get("path"), value.get("bytes")
         if path is None and data is None:
             return None
-        return KneeVolume(_without_gzip_hop(path), data, mask=self.mask, labels=self.labels)
+        return KneeVolume(_without_gzip_hop(path), data, mask=self.mask, labels=self.labels, axes=self.axes)
 
     def cast_storage(self, storage: pa.Array) -> pa.StructArray:
         """Casts strings (paths), binaries (files) or structs of either to the stored type.
@@ -152,8 +153,14 @@ class VolumeFeature(_Base):
         elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             data, path = storage, nothing
         elif pa.types.is_struct(kind):
-            data = storage.field("bytes") if kind.get_field_index("bytes") >= 0 else nothing
-            path = storage.field("path") if kind.get_field_index("path") >= 0 else nothing
+            names = {field.name for field in kind}
+            if not names & {"bytes", "path"} and storage.null_count < len(storage):
+                raise OptionError(  # not a `TypeError`, at which `datasets` would store the struct in its place
+                    f"a volume cannot be stored as a dict of {', '.join(sorted(names))}: give 'path', or the 'bytes' of"
+                    " a NIfTI file (a nibabel image of array and affine does it)"
+                )
+            data = storage.field("bytes") if "bytes" in names else nothing
+            path = storage.field("path") if "path" in names else nothing
         else:
             raise VolumeTypeError(
                 f"cannot cast a column of {kind} to volumes: paths, bytes or {{bytes, path}} are needed"

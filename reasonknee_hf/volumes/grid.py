@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from reasonknee_hf.errors import GridMismatchError
-from reasonknee_hf.volumes.header import Affine, corner_distance
-from reasonknee_hf.volumes.voxels import Array
+from reasonknee_hf.volumes.header import corner_distance
+from reasonknee_hf.volumes.orientation import Affine, Array
 
 Relation = Literal["equal", "same space", "different"]
 _EQUAL = 0.05  # voxels by which corners of equal grids may differ: headers keep float32 and converters round
@@ -53,6 +53,24 @@ def check_relation(image: Grid, other: Grid, name: str = "the mask") -> Relation
             " affine is intact"
         )
     return found
+
+
+def check_equal(image: Grid, other: Grid, name: str = "the mask") -> None:
+    """Checks that two grids, whose axes run the same way, are one: same shape, corners within 0.05 voxels.
+
+    Boxes and arrays pass from one to the other unchanged then, and not otherwise: a grid that was resampled, cut or
+    shifted would need them resampled too.
+
+    Raises:
+        GridMismatchError: they are two. The message says by how much.
+    """
+    found = check_relation(image, other, name)
+    if found != "equal":
+        raise GridMismatchError(
+            f"{name} (shape {other.shape}) lies in the space of its image (shape {image.shape}) but on another grid: in"
+            f" voxels of the image it spans {_span(other, image)}. Boxes live on the grid of the mask and are not"
+            " resampled; take the image as it was acquired, or bring the mask onto it with array_on"
+        )
 
 
 def resample(labels: Array, source: Grid, target: Grid) -> Array:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reasonknee_hf.errors import VolumeFormatError
-from reasonknee_hf.volumes.orientation import axis_codes
+from reasonknee_hf.volumes.orientation import Affine, axis_codes
 
 HEADER_BYTES = 540  # enough for either version
 _TYPES = {
@@ -24,11 +23,21 @@ _REFUSED_TYPES = {
     1: "one bit a voxel", 32: "complex64", 128: "RGB", 1536: "float128", 1792: "complex128",
     2048: "complex256", 2304: "RGBA",
 }  # fmt: skip
+_CONVERT = "convert it, as with SimpleITK.WriteImage(SimpleITK.ReadImage(name), 'volume.nii.gz')"
+# Marks of other files that hold volumes, where they stand, and what to do with them.
+_OTHER_KINDS = (
+    (
+        b"DICM",
+        128,
+        "a DICOM file, one slice of a series",
+        "convert the folder of the series, as with dcm2niix",
+    ),
+    (b"NRRD", 0, "an NRRD file", _CONVERT),
+    (b"ObjectType", 0, "a MetaImage header", _CONVERT),
+)
 _MILLIMETRES = {1: 1000.0, 3: 0.001}  # xyzt_units codes of metre and micrometre; anything else is taken as mm
 _SAME_PLACE = 0.01  # voxels by which corners may differ before qform and sform are called in conflict
 _HUGE = 1e100  # no place in the world; beyond it, lengths overflow
-
-Affine = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,9 @@ class NiftiHeader:
         qform_code, sform_code: as stored.
         affine: 4x4, voxel index to mm in RAS+ world; None where the file has no usable transform.
         codes: axis codes of `affine`, such as "PIR"; None without one.
+        placed: whether `affine` says anything. One of unit voxels at the origin is what programs write that lost the
+            real one on the way (identity, or the identity of readers that count towards left and back).
+        unit: mm of one unit of the file.
         affine_source: "sform", "qform" or "none".
         notes: oddities worth telling, in words, such as transforms in conflict. Most files have none.
     """
@@ -67,6 +79,8 @@ class NiftiHeader:
     sform_code: int
     affine: Affine | None = field(repr=False)
     codes: str | None = None
+    placed: bool = False
+    unit: float = 1.0
     affine_source: str = "none"
     notes: tuple[str, ...] = ()
 
@@ -114,6 +128,8 @@ def parse_header(start: bytes) -> NiftiHeader:
         sform_code=raw.sform_code,
         affine=affine,
         codes=None if affine is None else axis_codes(affine),
+        placed=affine is not None and not np.array_equal(np.abs(affine), np.eye(4)),
+        unit=_MILLIMETRES.get(raw.units & 7, 1.0),
         affine_source=source,
         notes=tuple(notes),
     )
@@ -148,6 +164,9 @@ def _version_and_order(start: bytes) -> tuple[int, str]:
         raise VolumeFormatError(
             "this is a Git LFS pointer text, not the volume; fetch the real file (git lfs pull)"
         )
+    for mark, at, kind, way in _OTHER_KINDS:
+        if start[at : at + len(mark)] == mark:
+            raise VolumeFormatError(f"this is {kind}, not NIfTI; {way}")
     if start.lstrip()[:1] == b"<":
         raise VolumeFormatError(
             "this is an HTML or XML page, not a volume; the download was answered by a web page"
@@ -222,7 +241,7 @@ def _affine(raw: _Fields, shape: tuple[int, int, int], notes: list[str]) -> tupl
     """The sform where it is set, else the qform, as the major readers do; the other is compared with it."""
     found: list[tuple[str, Affine]] = []
     for name, code, read in (("sform", raw.sform_code, _sform), ("qform", raw.qform_code, _qform)):
-        if code == 0:
+        if code <= 0:  # as the reference library has it; a code below zero is none
             continue
         affine = read(raw)
         if (np.abs(affine) < _HUGE).all() and abs(np.linalg.det(affine[:3, :3])) > 1e-12:
@@ -236,10 +255,19 @@ def _affine(raw: _Fields, shape: tuple[int, int, int], notes: list[str]) -> tupl
         if distance > _SAME_PLACE:
             notes.append(f"sform and qform differ by up to {distance:.3g} voxels; the sform is used")
     source, affine = found[0]
+    stated, used = np.abs(raw.pixdim[1:4]), np.linalg.norm(affine[:3, :3], axis=0)
+    if stated.all() and not np.allclose(stated, used, rtol=0.01):
+        notes.append(
+            f"pixdim says voxels of {_edges(stated)} and the {source} {_edges(used)}; the {source} is used"
+        )
     factor = _MILLIMETRES.get(raw.units & 7)
     if factor is not None:
         affine[:3] *= factor
     return affine, source
+
+
+def _edges(lengths: Affine) -> str:
+    return " x ".join(f"{length:.4g}" for length in lengths)
 
 
 def corner_distance(a: Affine, b: Affine, shape: tuple[int, int, int]) -> float:

@@ -28,6 +28,15 @@ def inflater() -> Any:
     return isal_zlib
 
 
+def gzip_file(file: Any) -> Any:
+    """The plain content of an open gzip file as a file; `isal` reads it where it is installed."""
+    try:
+        from isal import igzip as module
+    except ImportError:
+        import gzip as module
+    return module.GzipFile(fileobj=file)
+
+
 def plain(chunks: Iterable[bytes | memoryview], piece_size: int = _PIECE) -> Iterator[bytes | memoryview]:
     """Inflates gzip (one or several members) and passes anything else through.
 

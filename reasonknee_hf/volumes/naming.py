@@ -56,8 +56,7 @@ class NamedErrors:
             local = self._path is not None and is_local(self._path)  # elsewhere it may be the connection
             if local and isinstance(error, OSError) and not isinstance(error, ReasonKneeError):
                 raise VolumeDataError(
-                    f"{self._name()}: the file cannot be read ({error.strerror or error});"
-                    " check its permissions and the disk"
+                    f"{self._name()}: the file cannot be read ({error.strerror or error}); {_next_step(error)}"
                 ) from error
             return
         name = self._name()
@@ -65,6 +64,15 @@ class NamedErrors:
             raise VolumeMissingError(f"{name}: {_advice(error, self._mask)}") from error
         if not str(error).startswith(name):
             raise type(error)(f"{name}: {error}") from error
+
+
+def _next_step(error: OSError) -> str:
+    if isinstance(error, IsADirectoryError):
+        return (
+            "a folder is no NIfTI file: the files of a DICOM series are converted together, as with dcm2niix, and a"
+            " folder of volumes is given as images="
+        )
+    return "check its permissions and the disk"
 
 
 def _advice(error: FileNotFoundError, mask: bool) -> str:
@@ -79,5 +87,5 @@ def _advice(error: FileNotFoundError, mask: bool) -> str:
     return (
         f"the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative"
         " under its own data-use agreement (https://nda.nih.gov/oai) and may not be part of this release: get"
-        " them there, keep the relative paths, and give their folder or URL as images="
+        " them there, keep the relative paths, and give as images= the folder or URL that holds them"
     )

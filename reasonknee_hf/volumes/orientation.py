@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from reasonknee_hf.errors import OptionError
 
-if TYPE_CHECKING:
-    from reasonknee_hf.volumes.header import Affine
-    from reasonknee_hf.volumes.voxels import Array
+Array = npt.NDArray[Any]
+Affine = npt.NDArray[np.float64]
 
 # World axis -> letter for a falling and for a rising coordinate.
 _LETTERS = (("L", "R"), ("P", "A"), ("I", "S"))

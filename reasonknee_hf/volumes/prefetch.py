@@ -17,6 +17,7 @@ from reasonknee_hf.volumes.volume_cache import volume_cache
 Row = TypeVar("Row")
 logger = logging.getLogger(__name__)
 _SEEN = 64  # volumes remembered as asked for
+_MOST_ROWS = 1000  # read ahead, where no new scan shows up
 _PATIENCE = 10.0  # seconds that the end of an iterator waits for a load to end
 
 
@@ -29,15 +30,12 @@ def prefetched(
     rows: Iterable[Row],
     *,
     volumes: Callable[[Row], Iterable[KneeVolume]] = row_volumes,  # type: ignore[assignment]
-    box: Callable[[Row], list[int] | None] | None = None,
-    ahead: int = 1,
-    max_rows: int = 1000,
     on_touch: bool = False,
 ) -> Iterator[Row]:
     """Yields the same rows in the same order, while one background thread loads the volumes of the next scan.
 
     The thread fetches and inflates at the same time (the inflaters release the GIL) and leaves the voxels in
-    the cache of the process, where the row finds them. It never holds more than `ahead` scans that no row has
+    the cache of the process, where the row finds them. It never holds more than one scan that no row has
     reached yet. It ends with the iterator, at the latest when that is closed or collected. A failure to load
     is not raised here: the row that touches the volume meets it, by the same name. A failure to read rows is
     raised when all rows before it have been given.
@@ -45,21 +43,14 @@ def prefetched(
     Args:
         rows: any rows, best scan by scan. They are read ahead until a new scan shows up.
         volumes: which volumes of a row to load.
-        box: for rows that look at nothing but a box: a volume is then loaded only up to the farthest box
-            among its rows in the read-ahead. For scan order; None for a row that needs all.
-        ahead: how many scans to load ahead; 0 switches the thread off.
-        max_rows: how many rows to read ahead at most.
         on_touch: read ahead and load nothing until the volume of a row has been touched, and then only that
             kind, images or masks, as long as rows go on to touch it; and nothing of which two do not fit into
             the cache. Who reads no voxels, or only parts of volumes (`whole=False`), pays nothing.
     """
-    if ahead < 1:
-        yield from rows
-        return
     loader = _Loader()
     finalizing = sys.is_finalizing  # modules may be gone when an iterator is left to the end of the program
     try:
-        yield from _reading_ahead(iter(rows), volumes, box, ahead, max_rows, on_touch, loader)
+        yield from _reading_ahead(iter(rows), volumes, on_touch, loader)
     finally:
         if not finalizing():  # the interpreter has ended all pools by then
             loader.close()
@@ -101,19 +92,15 @@ _KINDS = frozenset((False, True))  # images and masks, by `KneeVolume.mask`
 
 @dataclass
 class _Scan:
-    """Volumes that showed up together for the first time, and what their rows want of them."""
+    """Volumes that showed up together for the first time."""
 
     volumes: list[KneeVolume]
-    boxes: list[list[int] | None] = field(default_factory=list)
     loading: dict[bool, Future[None] | None] = field(default_factory=dict)  # by kind
 
 
 def _reading_ahead(
     rows: Iterator[Row],
     volumes: Callable[[Row], Iterable[KneeVolume]],
-    box: Callable[[Row], list[int] | None] | None,
-    ahead: int,
-    max_rows: int,
     on_touch: bool,
     loader: _Loader,
 ) -> Iterator[Row]:
@@ -121,7 +108,6 @@ def _reading_ahead(
     buffer: deque[tuple[Row, Sequence[KneeVolume], _Scan | None]] = deque()
     coming: deque[_Scan] = deque()  # scans in the buffer, in order
     seen: dict[Any, _Scan] = {}
-    wanted = ahead + (box is not None)  # the boxes of a scan are all known once the scan after it shows up
     used: Sequence[KneeVolume] = ()  # volumes of the row that was given last
     begun = volume_cache().touches
     end: BaseException | None = None  # what ended the rows
@@ -137,7 +123,7 @@ def _reading_ahead(
             return  # nobody in this process touched anything
     while True:
         kinds = _touched_kinds(used, begun) if on_touch else _KINDS
-        while end is None and (not buffer or (kinds and len(coming) < wanted and len(buffer) < max_rows)):
+        while end is None and (not buffer or (kinds and not coming and len(buffer) < _MOST_ROWS)):
             try:
                 row = next(rows)
             except (StopIteration, Exception) as error:
@@ -146,15 +132,11 @@ def _reading_ahead(
             found = volumes(row)
             if not isinstance(found, (tuple, list)):
                 found = tuple(found)
-            new = None if found is used and box is None else _first_seen(found, seen)
+            new = None if found is used else _first_seen(found, seen)
             if new is not None:
                 coming.append(new)
-            if box is not None:
-                for volume in found:
-                    seen[volume.cache_name].boxes.append(box(row))
             buffer.append((row, found, new))
-        ready = len(coming) if end is not None or box is None else len(coming) - 1
-        for scan in list(coming)[: min(ready, ahead)]:
+        for scan in coming:
             for kind in kinds - scan.loading.keys():
                 scan.loading[kind] = loader.submit(scan, kind)
         if not buffer:
@@ -165,9 +147,6 @@ def _reading_ahead(
         row, used, first_of = buffer.popleft()
         if first_of is not None:
             coming.popleft()
-            if box is not None:
-                for loading in filter(None, first_of.loading.values()):
-                    loading.result()  # else the row would start to read a smaller part by itself
         yield row
 
 
@@ -194,16 +173,9 @@ def _first_seen(volumes: Iterable[KneeVolume], seen: dict[Any, _Scan]) -> _Scan 
 
 
 def _load(scan: _Scan, kind: bool) -> None:
-    ends = [box for box in scan.boxes if box is not None]
-    some = bool(ends) and len(ends) == len(scan.boxes)
-    union = [edge(box[i] for box in ends) for i, edge in enumerate((min, max) * 3)] if some else None
     for volume in scan.volumes:
         if volume.mask == kind:
-            _load_quietly(volume, union)
-
-
-def _load_quietly(volume: KneeVolume, box: list[int] | None) -> None:
-    try:
-        volume.load(box, ahead=True)
-    except Exception as error:
-        logger.debug("could not load %r ahead, its row will say why: %s", volume, error)
+            try:
+                volume.load(ahead=True)
+            except Exception as error:
+                logger.debug("could not load %r ahead, its row will say why: %s", volume, error)

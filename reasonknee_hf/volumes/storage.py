@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.volumes.voxels import Array
+from reasonknee_hf.volumes.orientation import Array
 
+_KEYS = ("bytes", "path")
 Self = TypeVar("Self", bound="ReadsAsStored")
 
 
@@ -55,9 +56,16 @@ class ReadsAsStored:
         """All voxels."""
         raise NotImplementedError
 
+    def check_box_grid(self) -> None:
+        """Checks that the voxels lie as those of the row's mask."""
+        raise NotImplementedError
+
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         """`array()`, so that `np.asarray` and the numpy and torch formats of `datasets` give voxels."""
+        self.check_box_grid()
         array = self.array()
+        if min(array.strides) < 0:  # torch takes none such
+            array = array.copy(order="K")
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError(f"voxels of type {array.dtype} become {np.dtype(dtype)} only in a copy")
@@ -68,14 +76,14 @@ class ReadsAsStored:
         return self.storage[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.storage)
+        return iter(_KEYS)
 
     def __len__(self) -> int:
-        return len(self.storage)
+        return len(_KEYS)
 
     def keys(self) -> KeysView[str]:
         """The keys of `storage`."""
-        return self.storage.keys()
+        return dict.fromkeys(_KEYS).keys()
 
     def items(self) -> ItemsView[str, Any]:
         """The items of `storage`."""

@@ -24,11 +24,12 @@ import numpy.typing as npt
 
 from reasonknee_hf.errors import ExtraMissingError, OptionError
 from reasonknee_hf.volumes.header import NiftiHeader
-from reasonknee_hf.volumes.voxels import Array
+from reasonknee_hf.volumes.orientation import Array
 
 Frames = npt.NDArray[np.uint8]
 Window = str | Sequence[float] | npt.NDArray[Any]
 WINDOWS = ("upstream", "o1", "percentile", "header")
+_PART = 1 << 18  # voxels counted at a time, which takes sixteen bytes for each
 _TILE = 1 << 16  # voxels worked on at a time, so that temporaries stay in the processor's cache
 
 
@@ -151,6 +152,16 @@ def levels(window: Window, volume: Array, chosen: Array, header: NiftiHeader) ->
     return _levels(least, most, np.array([least]), np.array([most]))
 
 
+def clipped_share(window: Window, volume: Array) -> float:
+    """How much of a volume lies above a window with fixed ends, of what is not dark in it (a tenth of the window)."""
+    edges = (0.0, 400.0) if isinstance(window, str) and window in ("upstream", "o1") else _given_edges(window)
+    if edges is None:
+        return 0.0
+    sample = volume[::4, ::4, ::4]
+    shown = int(np.count_nonzero(sample > edges[0] + (edges[1] - edges[0]) / 10))
+    return int(np.count_nonzero(sample > edges[1])) / max(shown, 1)
+
+
 def _given_edges(window: Window) -> tuple[float, float] | None:
     """The two edges of a window that is given by numbers; None for a name, and for what is no window."""
     if isinstance(window, str):
@@ -188,16 +199,21 @@ def _slice_edges(array: Array) -> tuple[Array, Array]:
 def _percentiles(volume: Array, low: float, high: float) -> tuple[float, float]:
     """Percentiles over every voxel for small integers (from a histogram), over finite voxels else."""
     if volume.dtype.kind in "iu" and volume.dtype.itemsize <= 2:
-        flat = volume.transpose(np.argsort(volume.strides)[::-1]).reshape(-1)
-        least = int(flat.min())
-        counts = np.bincount(flat.astype(np.int64) - least).cumsum()
+        forward = volume[tuple(slice(None, None, -1 if step < 0 else 1) for step in volume.strides)]
+        flat = forward.transpose(np.argsort(forward.strides)[::-1]).reshape(-1)  # a view of whole volumes
+        least, most = int(flat.min()), int(flat.max())
+        counts = np.zeros(most - least + 1, np.int64)
+        for at in range(0, flat.size, _PART):
+            part = flat[at : at + _PART].astype(np.int64) - least
+            counts += np.bincount(part, minlength=len(counts))
+        counts = counts.cumsum()
         wanted = np.array([low, high]) / 100 * (counts[-1] - 1)
         bottom, top = np.searchsorted(counts, np.floor(wanted), side="right") + least
         return float(bottom), float(top)
     finite = volume[np.isfinite(volume)]
     if finite.size == 0:
         return 0.0, 0.0
-    bottom, top = np.percentile(finite, [low, high], method="lower")
+    bottom, top = np.percentile(finite, [low, high], method="lower", overwrite_input=True)
     return float(bottom), float(top)
 
 

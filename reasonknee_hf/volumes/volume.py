@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from reasonknee_hf.errors import OptionError, VolumeFormatError
-from reasonknee_hf.volumes import boxes, decode, orientation, views
+from reasonknee_hf import volumes as room
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.volumes import boxes, orientation, views
 from reasonknee_hf.volumes import grid as grids
-from reasonknee_hf.volumes.header import Affine, NiftiHeader
-from reasonknee_hf.volumes.naming import NamedErrors
-from reasonknee_hf.volumes.storage import ReadsAsStored, storable
+from reasonknee_hf.volumes.orientation import Affine, Array
+from reasonknee_hf.volumes.stored import StoredVolume
 from reasonknee_hf.volumes.structures import label_counts, structure_id
-from reasonknee_hf.volumes.volume_cache import Decoded, volume_cache
-from reasonknee_hf.volumes.voxels import Array
-
-logger = logging.getLogger(__name__)
 
 
-class KneeVolume(ReadsAsStored):
+class KneeVolume(StoredVolume):
     """A NIfTI volume or mask that costs nothing until it is touched.
 
     | touch | reads | allocates |
@@ -30,14 +25,18 @@ class KneeVolume(ReadsAsStored):
     | `path`, `repr`, pickling | nothing | nothing |
     | `header`, `shape`, `affine`, `spacing`, `axcodes` | the first 4 kB of the file | nothing |
     | `array()`, `crop(box)`, `frames()`, `labels()`, ... | the whole file, once for all volumes of the same file | one array of the stored type (45 MiB for 160x384x384 int16), kept in the cache of the process |
-    | `load(box)`, `crop(box, whole=False)` | the file up to the end of the box on its slowest axis | that part |
+    | `crop(box, whole=False)` | the file up to the end of the box on its slowest axis | that part |
     | `nifti` | the whole file | its plain bytes |
 
     `shape`, `affine`, `spacing`, `axcodes`, `array()` and boxes all speak of the **slice-first** array: the
-    axis of the file that runs left-right in the world (from the affine) comes first, the other two keep their
-    stored order, nothing is flipped or resampled. `oriented("RAS")` gives the same volume in another order,
-    `header` and `nifti` speak of the file as stored. No descriptor stays open, and the object pickles as its
-    path (or bytes), never with voxels.
+    axis that runs left-right in the world (from the affine) comes first, the other two keep their order. Nothing
+    is ever resampled. `oriented("RAS")` gives the same volume in another order, `header` and `nifti` speak of the
+    file as stored. No descriptor stays open, and the object pickles as its path (or bytes), never with voxels.
+
+    Boxes live on a grid, not on a file. Where `axes` says on which (rows know it), axes of the file that run
+    otherwise are flipped and put in that order, so that the same box is the same anatomy whatever wrote the file;
+    all that takes a box first compares the corners with those of `grid_mask`, the mask that boxes were drawn on.
+    Without `axes` the order is that of the file, and boxes are those of this very file.
 
     Args:
         path: local path, as text or a path object, or any URL that fsspec opens; None where only bytes are known.
@@ -45,6 +44,10 @@ class KneeVolume(ReadsAsStored):
         mask: voxels are labels: integers, checked.
         label: what to call the volume in errors, such as the row's id.
         labels: names of structures and their ids, for masks.
+        axes: axis codes, as stored, of the grid that boxes live on, such as "PIR"; those of the file by default.
+
+    Attributes:
+        grid_mask: the mask on whose grid boxes live; None where only `axes` tells.
     """  # noqa: E501
 
     def __init__(
@@ -55,14 +58,11 @@ class KneeVolume(ReadsAsStored):
         mask: bool = False,
         label: str | None = None,
         labels: Mapping[str, int] | None = None,
+        axes: str | None = None,
     ) -> None:
-        self.path, self._data = storable(path, data)
-        self.mask = mask
-        self.label = label
+        super().__init__(path, data, mask=mask, label=label, axes=axes)
         self._names = labels
-        self._codes: str | None = None  # wanted axis codes; None is slice-first
-        self._assumed: str | None = None  # axis codes of the file, where the file itself does not tell
-        self._header: NiftiHeader | None = None
+        self.grid_mask: KneeVolume | None = None
 
     def __repr__(self) -> str:
         what = repr(self.path) if self._data is None else f"{self.path!r}, {len(self._data)} bytes"
@@ -71,38 +71,7 @@ class KneeVolume(ReadsAsStored):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the facts of the header and three planes. Reads the whole file."""
-        from reasonknee_hf.look.notebook import volume_html
-
-        return volume_html(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_header": None}
-
-    # --- the file -------------------------------------------------------------------------------------------
-
-    @property
-    def storage(self) -> dict[str, Any]:
-        """What an Arrow column stores for this volume: `{"bytes": ..., "path": ...}`. Reads nothing."""
-        return {"bytes": self._data, "path": self.path}
-
-    @property
-    def header(self) -> NiftiHeader:
-        """The header of the file, as stored. Reads the first 4 kB once.
-
-        Raises:
-            VolumeFormatError: the file is not NIfTI, or of a kind that is refused by name.
-            VolumeMissingError: there is no such file.
-        """
-        if self._header is None:
-            with self._named_errors():
-                self._header = decode.load_header(self.path, self._data)
-        return self._header
-
-    @property
-    def nifti(self) -> Any:
-        """The file as a `nibabel` image, as stored, not slice-first. Reads the whole file."""
-        with self._named_errors():
-            return decode.nibabel_image(self.path, self._data, self.header)
+        return room.notebook_html(self)
 
     # --- place and order ------------------------------------------------------------------------------------
 
@@ -125,28 +94,49 @@ class KneeVolume(ReadsAsStored):
     @property
     def axcodes(self) -> str:
         """Direction in which each axis of `array()` grows, such as "RPI"; the closest if oblique."""
-        return self._codes or orientation.slice_first_codes(self._stored_codes)
+        return self._codes or orientation.slice_first_codes(self._axes or self._stored_codes)
 
     def oriented(self, codes: str) -> KneeVolume:
         """The same volume with its axes in another order, such as "RAS". Never resampled; reads nothing.
 
-        Published boxes are slice-first; `oriented_box` moves one into the new order.
+        Published boxes are slice-first; `oriented_box` moves one into the new order. Rows store files, so that
+        a volume in another order cannot be put back into one.
         """
         return self._copy(_codes=orientation.check_codes(codes))
 
     def assume(self, codes: str) -> KneeVolume:
-        """The same volume, with axis codes of the file if its header states none, else unchanged."""
+        """The same volume, with axis codes of the file if its header states no place, else unchanged.
+
+        A row stores such a volume as a file that states it.
+        """
         return self._copy(_assumed=orientation.check_codes(codes))
 
     def oriented_box(self, box: boxes.Box) -> list[int]:
         """A published (slice-first) box in the axis order of this volume."""
+        self.check_box_grid()
         published = self._copy(_codes=None)
         return boxes.move_box(box, orientation.reorder(published.axcodes, self.axcodes), published.shape)
 
     def slice_first_box(self, box: boxes.Box) -> list[int]:
         """A box in the axis order of this volume as a slice-first box."""
-        back = orientation.reorder(self.axcodes, orientation.slice_first_codes(self._stored_codes))
+        back = orientation.reorder(self.axcodes, self._copy(_codes=None).axcodes)
         return boxes.move_box(box, back, self.shape)
+
+    def check_box_grid(self) -> None:
+        """Checks that boxes of the row hold for these voxels. Reads the header of the mask, once for all volumes.
+
+        Does nothing without `grid_mask`; one that cannot be read says so in the log, and axis codes alone decide.
+
+        Raises:
+            GridMismatchError: the header says nothing, or corners of the two are more than 0.05 voxels apart. Where
+                `assume` took the place of the header, shapes are compared.
+        """
+        if self.grid_mask is None or not self.grid_mask.header_is_known():
+            return
+        own, other = self._copy(_codes=None), self.grid_mask._copy(_codes=None)
+        with self._named_errors():
+            assumed = not self.header.placed and own.shape == other.shape
+            grids.check_equal(own.grid, own.grid if assumed else other.grid, f"the mask {other.path}")
 
     # --- voxels ---------------------------------------------------------------------------------------------
 
@@ -178,7 +168,7 @@ class KneeVolume(ReadsAsStored):
         whole: bool = True,
         copy: bool = True,
     ) -> Array:
-        """The region of a box, in file order (a copy in C order costs four to ten times as much).
+        """The region of a box, in memory as in the file (a copy in C order costs four to ten times as much).
 
         Args:
             box: six ints in the axis order of this volume, ends inclusive.
@@ -190,8 +180,10 @@ class KneeVolume(ReadsAsStored):
 
         Raises:
             RecordError: the box is malformed or leaves the volume.
+            GridMismatchError: the box lives on another grid; see `check_box_grid`.
         """
         stored = self._decoded().array if whole else None
+        self.check_box_grid()
         with self._named_errors():
             ends = boxes.clip_box(box, self.shape) if clip else boxes.check_box(box, self.shape)
             if margin_mm:
@@ -199,25 +191,10 @@ class KneeVolume(ReadsAsStored):
         file_box = self._file_box(ends)
         if stored is None:
             stored = self._decoded(stop=file_box[5] + 1).array
-        region = stored[boxes.box_slices(file_box)]
-        return self._reorder.array(region.copy(order="F") if copy else region)
-
-    def load(self, box: boxes.Box | None = None, *, ahead: bool = False) -> None:
-        """Brings the voxels into the cache of the process: all, or those up to the end of a box.
-
-        A file is a stream: to get at a slice of its slowest axis, everything before must be read, and nothing
-        behind.
-
-        Args:
-            box: six ints in the axis order of this volume, ends inclusive.
-            ahead: nobody has asked for the voxels yet, so that this does not count as a touch; see `prefetched`.
-        """
-        stop = None
-        if box is not None:
-            with self._named_errors():
-                ends = boxes.check_box(box, self.shape)
-            stop = self._file_box(ends)[5] + 1
-        self._decoded(stop, ahead)
+        region = self._reorder.array(stored[boxes.box_slices(file_box)])
+        return (
+            region.copy(order="K") if copy else region
+        )  # K: in memory as in the file, and no step is negative
 
     def slices(
         self, n: int | None = None, *, around: boxes.Box | None = None, consecutive: bool = False
@@ -235,6 +212,8 @@ class KneeVolume(ReadsAsStored):
             around: a box; choose inside its slice range, which is widened evenly where it has fewer than `n`.
             consecutive: neighbours around the middle, instead of slices spread evenly from end to end.
         """
+        if around is not None:
+            self.check_box_grid()
         with self._named_errors():
             return views.slice_indices(self.shape[0], n, around=around, consecutive=consecutive)
 
@@ -333,65 +312,9 @@ class KneeVolume(ReadsAsStored):
             raise OptionError("this volume is an image, not a mask; it has no labels")
 
     @property
-    def _stored_codes(self) -> str:
-        codes = self.header.codes or self._assumed
-        if codes is None:
-            with self._named_errors():
-                raise VolumeFormatError(
-                    "the header states neither qform nor sform, so nothing tells which axis holds the slices;"
-                    " say it with .assume('PIR') or read it as stored with .nifti"
-                )
-        return codes
-
-    @property
-    def _stored_affine(self) -> Affine:
-        affine = self.header.affine
-        return (
-            orientation.affine_of_codes(self._stored_codes, self.header.zooms) if affine is None else affine
-        )
-
-    @property
     def _reorder(self) -> orientation.Reorder:
         return orientation.reorder(self._stored_codes, self.axcodes)
-
-    @property
-    def cache_name(self) -> tuple[Any, ...]:
-        """What tells the file from others, and masks from images, without a look at it."""
-        return (id(self._data) if self.path is None else self.path, self.mask)
-
-    def _key(self) -> tuple[Any, ...]:
-        if self._data is not None:
-            return ("bytes", len(self._data), hash(self._data), self.mask)
-        with self._named_errors():
-            return ("path", self.path, decode.identity(self.path or ""), self.mask)
 
     def _file_box(self, ends: list[int]) -> list[int]:
         """A box in the axis order of this volume as one in the order of the file."""
         return boxes.move_box(ends, orientation.reorder(self.axcodes, self._stored_codes), self.shape)
-
-    def _decoded(self, stop: int | None = None, ahead: bool = False) -> Decoded:
-        """The whole file, or at least `stop` slices along its slowest axis, from the cache or the file."""
-
-        def load() -> Decoded:
-            decoded = decode.load_voxels(self.path, self._data, mask=self.mask, stop=stop)
-            for note in decoded.header.notes:
-                logger.warning("%s: %s", self._name(), note)
-            return decoded
-
-        def enough(found: Decoded) -> bool:
-            return found.is_whole or (stop is not None and found.array.shape[2] >= stop)
-
-        key = self._key()
-        with self._named_errors():
-            decoded = volume_cache().get(key, load, enough)
-        if not ahead and decoded.is_whole:
-            volume_cache().touch(self.cache_name, decoded.array.nbytes)
-        self._header = decoded.header
-        return decoded
-
-    def _name(self) -> str:
-        """The row's id and the file, for messages."""
-        return ", ".join(word for word in (self.label, self.path) if word) or "volume from bytes"
-
-    def _named_errors(self) -> NamedErrors:
-        return NamedErrors(self._name, self.mask, self.path)

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import fsspec
+
 from reasonknee_hf.errors import VolumeDataError
 from reasonknee_hf.volumes.inflate import plain
 
@@ -16,6 +18,11 @@ _REMOTE_CHUNK = 1 << 18  # at most; every piece costs a switch to fsspec's own t
 _CHUNK = 1 << 16  # bytes read at a time: small enough to stay in the cache between reading and inflating
 _START = 4096  # bytes fetched for a header, which has 540
 _STREAMING_PROTOCOLS = {"http", "https", "hf"}  # file systems whose `block_size=0` means one plain GET
+SERIES = "dicom://"  # DICOM series that read as a NIfTI file; see `dicom_files`
+
+fsspec.register_implementation(
+    "dicom", "reasonknee_hf.volumes.dicom_files.DicomSeriesFileSystem", clobber=True
+)
 
 
 def is_local(path: str) -> bool:
@@ -44,6 +51,8 @@ def start(path: str | None, data: bytes | None, size: int) -> bytes:
         with open(path, "rb", buffering=0) as file:
             return _read_exactly(file, size)
     filesystem, name = _filesystem(path)
+    if path.startswith(SERIES):
+        return bytes(filesystem.header(name)[:size])
     return bytes(filesystem.cat_file(name, start=0, end=size)[:size])
 
 
@@ -68,6 +77,8 @@ def plain_start(path: str | None, data: bytes | None, size: int) -> bytes:
 
 def identity(path: str) -> tuple[int, ...]:
     """What tells apart two states of the same path: size and time for a local file, nothing for a URL."""
+    if path.startswith(SERIES):
+        path = path.partition("::")[2]
     if not is_local(path):
         return ()
     state = os.stat(path)
@@ -133,7 +144,7 @@ def _read_exactly(file: Any, size: int) -> bytes:
 def _remote_chunks(path: str) -> Iterator[bytes]:
     filesystem, name = _filesystem(path)
     protocols = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
-    if "reasonknee" in protocols:
+    if protocols & {"reasonknee", "dicom"}:
         yield from filesystem.stream(name)
     elif protocols & _STREAMING_PROTOCOLS:
         # A size that is known, even a made-up one, saves the HEAD request for it; streams do not use it.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from reasonknee_hf import environment
 from reasonknee_hf.volumes.header import NiftiHeader
-from reasonknee_hf.volumes.voxels import Array
+from reasonknee_hf.volumes.orientation import Array
 
 # A window of four scans that are shuffled together plus the one that is fetched ahead, each with image
 # (160x384x384 int16: 45 MiB) and mask (uint8: 22.5 MiB): 338 MiB. Rounded up, so that slightly larger scans

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reasonknee_hf.errors import VolumeDataError, VolumeFormatError
 from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
+from reasonknee_hf.volumes.orientation import Array as Array
 
-Array = npt.NDArray[Any]
 _BLOCK = 1 << 18  # voxels worked on at a time, so that temporaries stay in the processor's cache
 
 

@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from reasonknee_hf.bench import read_answer
 from reasonknee_hf.knee.moaks import QUESTIONS
 
-GOLDEN = json.loads(
-    (Path(__file__).parents[1] / "golden" / "bench" / "answers.json").read_text(encoding="utf-8")
-)
+GOLDEN = [
+    case
+    for name in ("answers.json", "borders.json")
+    for case in json.loads(
+        (Path(__file__).parents[1] / "golden" / "bench" / name).read_text(encoding="utf-8")
+    )
+]
+SINGLE = [question for question in QUESTIONS.values() if len(question.attributes) == 1]
 QUESTION = st.sampled_from(list(QUESTIONS.values()))
 
 
@@ -81,6 +86,22 @@ def test_published_templates_filled_in_are_read_as_they_are(name, upstream_dir):
         assert reading.repairs == expected, (key, filled)
         unfilled = read_answer(prompt, question)
         assert not unfilled.grades, "the template itself is no answer"
+
+
+@pytest.mark.parametrize("question", SINGLE, ids=lambda question: str(question.id))
+def test_what_begins_with_a_number_is_no_grade_in_any_fallback(question):
+    from reasonknee_hf.train.rewards import grade_reward
+
+    for value in ("0-3", "1 or 2", "0 | 1", "1/2", "1%", "1 mm", "1 to 2", "(0-1)"):
+        truth = [{"attribute": question.attributes[0].name, "grade": grade} for grade in (0, 1)]
+        for text in (
+            json.dumps({"MOAKS_scores": {question.prompt_key: "?"}}).replace('"?"', value),
+            f'"{question.prompt_key}": {value}',
+            f'{{"{question.prompt_key}": {{"{question.attributes[0].name}": {value}}}}}',
+            f"Grade {value}",
+        ):
+            assert read_answer(text, question, free_digits=True).grades == {}, text
+            assert grade_reward([text] * 2, [question.id] * 2, [[grade] for grade in truth]) == [0, 0]
 
 
 def test_numbers_of_numpy_count_as_numbers():
@@ -186,14 +207,66 @@ def test_nesting_without_end_is_no_answer():
     assert read_answer(nested, QUESTIONS[42]).reason == "no_object"
 
 
-@pytest.mark.parametrize(
-    "text", ["{" * 50_000, '{"a":' * 50_000, "[" * 100_000, '{"a": "' * 20_000, "'a': " * 20_000]
-)
-def test_hostile_text_is_bounded_work(text, monkeypatch):
+HOSTILE = [
+    "{",
+    '{"a":',
+    "[",
+    '{"a": "',
+    "'a': ",
+    '"patella medial BML": {',
+    '"Hoffa-Synovitis": {',
+    '"Hoffa-Synovitis": 0, ',
+    '"bounding_box": {',
+    '{"bounding_box": [',
+    '{"Hoffa-Synovitis": {"grade": 1}} ',
+    '{"Hoffa-Synovitis": {"grade": 1} ',
+    "{/*",
+    "{#",
+    "{// \n",
+    "#\n",
+    "{'",
+    "{“",
+    '{"\\" ',
+    "{a ",
+    "[{},",
+    "{}",
+    "()",
+    "<think>",
+    "<think></think>",
+    "<answer>",
+    "final diagnosis: ",
+    "<|im_end|>x",
+    "grade ",
+    "```\n",
+    "1",
+    " ",
+    ", ",
+    "{1" + "1" * 700 + "x",
+    '"Hoffa-Synovitis": "',
+    '"a": ' * 3 + "{",
+]
+
+
+def _steps(text, monkeypatch):
+    """Steps that reading a text takes: those of the search, and the members and marks that are walked over."""
     from reasonknee_hf.bench import jsonish
 
-    tried = []
-    original = jsonish.value_at
-    monkeypatch.setattr(jsonish, "value_at", lambda *args: tried.append(1) or original(*args))
-    assert read_answer(text, QUESTIONS[42]).reason == "no_object"
-    assert len(tried) <= jsonish.MAX_STARTS
+    steps = []
+    original = jsonish.Search.__init__
+    with monkeypatch.context() as patch:
+        searches = []
+        patch.setattr(jsonish.Search, "__init__", lambda s, text: searches.append(s) or original(s, text))
+        reading = read_answer(text, QUESTIONS[42], free_digits=True)
+        steps = [search.steps for search in searches]
+    return reading, sum(steps)
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_hostile_text_is_bounded_work(piece, monkeypatch):
+    from reasonknee_hf.bench import jsonish
+
+    one, two = (_steps(piece * (size // len(piece)), monkeypatch) for size in (8_000, 16_000))
+    assert two[1] <= 2.2 * one[1] + 50, "work grows with the length and no faster"
+    reading, steps = _steps(piece * (1_000_000 // len(piece)), monkeypatch)
+    assert steps <= 3 * (jsonish.MAX_STEPS + 1)
+    assert reading.grades in ({}, {"grade": 0}, {"grade": 1})

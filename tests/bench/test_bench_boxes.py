@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.bench import BoxConvention, iou
-from reasonknee_hf.bench.box_reading import centre_distance, problems, suspicions
+from reasonknee_hf.bench.box_geometry import centre_distance, problems, suspicions
 from reasonknee_hf.errors import OptionError
 
 ENDS = st.sampled_from(["inclusive", "continuous"])

@@ -74,6 +74,40 @@ def test_scoring_against_a_hub_names_the_commit_and_reads_no_volume(origin, pred
     assert "SUBSET" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("where", ["sample", "folder"])
+def test_evaluation_results_say_what_was_scored(where, predictions, tmp_path):
+    import shutil
+
+    import yaml
+
+    from reasonknee_hf.knee.sample import sample_folder
+
+    source = "sample"
+    if where == "folder":
+        source = str(tmp_path / "release")
+        shutil.copytree(sample_folder(), source, ignore=shutil.ignore_patterns("*.nii.gz", "masks_*"))
+    out = tmp_path / "results.yaml"
+    assert main(["bench", "score", str(predictions), "--eval-results", str(out), "--source", source]) == 0
+    entries = yaml.safe_load(out.read_text())
+    named = {"sample": "synthetic sample", "folder": "local folder release"}[where]
+    assert {entry["dataset"]["id"] for entry in entries} == {named}
+    assert "rajpurkarlab" not in out.read_text()
+    assert str(tmp_path) not in out.read_text()
+    assert "rules 2" in out.read_text()
+
+
+@pytest.mark.parametrize("command", ["score", "compare"])
+@pytest.mark.parametrize("content", ["", '{"id": "somebody_1", "prediction": "x"}\n', "id,prediction\n"])
+def test_nothing_matched_is_an_error(command, content, tmp_path, capsys):
+    path = tmp_path / "model.jsonl"
+    path.write_text(content)
+    assert main(["bench", command, str(path), *SAMPLE]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "model.jsonl" in said[0]
+    assert "somebody_1; ids wanted: 9" in said[0] or "holds no predictions" in said[0]
+
+
 def test_a_reference_that_does_not_fit_is_named_and_kept(predictions, tmp_path, capsys):
     import shutil
 
@@ -206,7 +240,6 @@ def test_halves_of_characters_in_answers_are_written_as_json_writes_them(referen
         (["item", "nobody_1", "--split", "foo"], "no split 'foo'"),
         (["score", "{file}", "sft={file}"], "to all prediction files"),
         (["score", "sft={file}", "sft_cot={file}", "--eval-results", "x.yaml"], "one run"),
-        (["score", "zero_shot={file}", "sft_cot={file}"], "pair"),
         (["item", "nobody_1"], "nobody_1"),
         (["score", "{file}", "--plot", "{file}.xyz"], "'xyz'; use one of"),
         (["item", "nobody_1", "--out", "{file}.xyz"], "'xyz'; use one of"),

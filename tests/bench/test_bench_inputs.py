@@ -7,7 +7,7 @@ import json
 import random
 
 import pytest
-from bench_cases import answer, noisy, rows
+from bench_cases import answer, noisy, rows, truth
 
 from reasonknee_hf.bench import score
 from reasonknee_hf.errors import PredictionError
@@ -154,26 +154,38 @@ def test_conflicting_repeats_follow_the_stated_rule(flip):
     row = REFERENCES[0]
     both = [{"id": row["id"], "prediction": text} for text in (answer(row), "no idea", answer(row))]
     entries = both[::-1] if flip else both
-    first = score(entries, [row], rounds=0)
-    inputs = first.data["inputs"]
+    report = score(entries, [row], rounds=0, conflicts="invalid")
+    inputs = report.data["inputs"]
     assert (inputs["identical_repeats"], inputs["conflicting_items"], inputs["conflicting_ids"]) == (
         1,
         1,
         [row["id"]],
     )
-    assert first.figure("item_accuracy") == float(
-        min(json.dumps(e["prediction"]) for e in both) == json.dumps(answer(row))
-    )
-    assert score(entries, [row], rounds=0, conflicts="invalid").data["invalid"] == {"conflicting": 1}
-    with pytest.raises(PredictionError, match=row["id"]):
-        score(entries, [row], rounds=0, conflicts="raise")
+    assert report.data["invalid"] == {"conflicting": 1}
+    with pytest.raises(PredictionError, match=rf"{row['id']}.*bench compare"):
+        score(entries, [row], rounds=0)
+
+
+def test_runs_of_chance_do_not_add_up_to_a_better_one(tmp_path):
+    # Each guesses one grade for all; where the least text counted, their merger was always the lowest grade.
+    guesses = [
+        {row["id"]: answer(row, grades=dict.fromkeys(truth(row), grade)) for row in REFERENCES}
+        for grade in (0, 1)
+    ]
+    paths = [tmp_path / f"seed{seed}.json" for seed in range(2)]
+    for path, guess in zip(paths, guesses, strict=True):
+        path.write_text(json.dumps(guess))
+    with pytest.raises(PredictionError, match="several runs"):
+        score(paths, REFERENCES, rounds=0)
+    merged = score(paths, REFERENCES, rounds=0, conflicts="invalid")
+    assert merged.figure("item_accuracy") == merged.figure("coverage") == 0
 
 
 NO_ANSWERS = [None, "", " \n", {}, [], {"error": "rate limit"}]
 
 
 @pytest.mark.parametrize("nothing", NO_ANSWERS, ids=repr)
-@pytest.mark.parametrize("conflicts", ["first", "invalid", "raise"])
+@pytest.mark.parametrize("conflicts", ["invalid", "raise"])
 @pytest.mark.parametrize("resumed_last", [True, False])
 def test_an_entry_without_an_answer_never_beats_an_answer(nothing, conflicts, resumed_last, tmp_path):
     given = [json.loads, str, lambda text: f"I think {text}", lambda text: "No idea."]
@@ -222,7 +234,14 @@ def test_an_item_that_nothing_answers_keeps_one_entry_whatever_the_order():
         ),
         (gzip.compress(b'{"id": "a", "prediction": "x"}', mtime=0), "compressed with gzip"),
         (b"3", "single int"),
-        (b"id,prediction\n", "not JSON"),
+        (b"id,prediction\n", "holds no predictions"),
+        (b"id,prediction\na,b,c\n", "damaged table"),
+        (b"PAR1 and no more", "damaged table"),
+        (b"name,text\na,b\n", "not JSON .* no table with a column id"),
+        (b"PK\x03\x04\xff", "spreadsheet"),
+        (b"", "holds no predictions"),
+        (b'{"id": "a", "response": "x", "output": "y"}\n', "has the keys id, response, output"),
+        (b'{"id": "a", "response": "x", "confidence": "high"}\n', "confidence 'high' is no number"),
         (b'{\n"prediction": 3}', "one row"),
     ],
 )
@@ -250,7 +269,61 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_the_empty_file_of_a_rank_without_work_is_no_error(tmp_path):
-    path = tmp_path / "rank7.jsonl"
-    path.write_text("")
-    report = score(path, REFERENCES, rounds=0)
-    assert report.data["invalid"] == {"missing": len(REFERENCES)}
+    paths = [tmp_path / "rank6.jsonl", tmp_path / "rank7.jsonl"]
+    paths[0].write_text(json.dumps({"id": REFERENCES[0]["id"], "prediction": "x"}))
+    paths[1].write_text("")
+    report = score(paths, REFERENCES, rounds=0)
+    assert report.data["invalid"] == {"missing": len(REFERENCES) - 1, "no_object": 1}
+
+
+@pytest.mark.parametrize(
+    "key", ["prediction", "response", "output", "completion", "generation", "generated_text"]
+)
+def test_tables_and_frames_are_read_whatever_the_answer_is_called(tmp_path, key):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"id": right(REFERENCES).keys(), key: right(REFERENCES).values(), "seconds": 1.5}
+    )
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_csv(tmp_path / "b.csv", index=False, sep=";", encoding="utf-8-sig")
+    frame.to_csv(tmp_path / "c.tsv", index=False, sep="\t")
+    frame.to_parquet(tmp_path / "d.parquet")
+    frame.to_json(tmp_path / "e.jsonl", orient="records", lines=True)
+    table = frame.set_index("id")[key]
+    for given in [*sorted(tmp_path.iterdir()), frame, table]:
+        report = score(given, REFERENCES, rounds=0)
+        assert report.figure("item_accuracy") == report.figure("iou") == 1.0, given
+        assert report.data["inputs"]["entries"] == len(REFERENCES)
+
+
+def test_long_answers_over_several_lines_stay_whole_in_a_table(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    text = 'a, "b"\n' * 30_000 + answer(REFERENCES[0])
+    frame = pandas.DataFrame({"id": [REFERENCES[0]["id"], REFERENCES[1]["id"]], "prediction": [text, None]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    for given in (tmp_path / "a.csv", frame):
+        report = score(given, REFERENCES[:2], rounds=0)
+        assert report.figure("item_accuracy") == 0.5
+        assert report.data["invalid"] == {"empty": 1}
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        lambda row: f" {row['id']}\n",
+        lambda row: f"{row['scan_id']}.nii.gz_{row['question_id']}",
+        lambda row: f"{row['scan_id']}.nii_{row['question_id']}",
+        lambda row: row["id"].replace("_", " "),
+    ],
+)
+def test_ids_with_blanks_and_endings_match_and_are_counted(spelled):
+    entries = [{"id": spelled(row), "prediction": answer(row)} for row in REFERENCES]
+    report = score(entries, REFERENCES, rounds=0)
+    assert report.figure("item_accuracy") == 1.0
+    assert report.data["inputs"]["respelled_ids"] == len(REFERENCES)
+    assert "after leading zeros, blanks and .nii.gz were ignored" in report.text()
+
+
+def test_the_reference_answer_of_a_row_is_never_taken_for_the_models():
+    with pytest.raises(PredictionError, match="keys id, answer"):
+        score([{"id": REFERENCES[0]["id"], "answer": answer(REFERENCES[0])}], REFERENCES)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from reasonknee_hf.bench import BoxConvention, count_grades, load_priors, read_references, score
 from reasonknee_hf.bench.metrics import Bootstrap, farthest, kappas
-from reasonknee_hf.bench.references import ATTRIBUTE_KINDS
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS
+from reasonknee_hf.knee.scoring.reference_reading import ATTRIBUTE_KINDS, SCHEME
 
 REFERENCES = list(rows(scans=6, patients=4))
 
@@ -134,7 +134,7 @@ def test_weighted_kappa_follows_its_definition(pairs):
     truths, answers = np.array(pairs).T
     kind = next(code for code, k in enumerate(ATTRIBUTE_KINDS) if k.name == "osteophyte: grade")
     kinds = np.full(len(pairs), kind)
-    value = kappas(np.arange(len(pairs)), kinds, truths, answers, Bootstrap(len(pairs), 0))[kind][0]
+    value = kappas(SCHEME, np.arange(len(pairs)), kinds, truths, answers, Bootstrap(len(pairs), 0))[kind][0]
     if len({*truths, *answers}) == 1:
         assert np.isnan(value)
     else:
@@ -148,7 +148,7 @@ def test_kappa_is_left_out_for_codes_without_order_and_silence_counts_against_it
     assert table["meniscal cyst: tear_location"]["weighted_kappa"] is None
     assert table["BML: size"]["weighted_kappa"]["value"] is not None
     kind = np.array([0, 0, 0])
-    assert farthest(kind, np.array([0, 3, 2]), np.array([-1, -1, 2])).tolist() == [3, 0, 2]
+    assert farthest(SCHEME, kind, np.array([0, 3, 2]), np.array([-1, -1, 2])).tolist() == [3, 0, 2]
 
 
 def test_intervals_are_over_patients_and_seeded():
@@ -379,7 +379,7 @@ def test_references_that_cannot_be_graded_are_named_not_dropped():
 
 def test_options_that_do_not_exist_are_refused():
     for option, values in {
-        "conflicts": ["last"],
+        "conflicts": ["last", "first"],
         "iou_threshold": [0, float("nan")],
         "rounds": [-1, 2.5, None],
         "seed": [-1, 0.5],

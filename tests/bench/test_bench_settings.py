@@ -9,8 +9,8 @@ from bench_cases import answer, noisy, rows, truth
 
 from reasonknee_hf.bench import score
 from reasonknee_hf.bench.setting_pairs import attribution, attribution_table
-from reasonknee_hf.bench.settings import SETTINGS, bench_items, read_questions
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
+from reasonknee_hf.knee.scoring.settings import SETTINGS, bench_items, read_questions
 
 REFERENCES = list(rows(scans=6, patients=4, questions=range(1, 70)))
 
@@ -145,10 +145,25 @@ def test_all_five_settings_make_four_effects():
     ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "effects"),
+    [
+        (["zero_shot", "gt_region"], ["gt_region over zero_shot"]),
+        (["zero_shot", "sft_cot"], ["sft_cot over zero_shot"]),
+        (["zero_shot", "sft", "gt_region"], ["training", "gt_region over zero_shot"]),
+        (["gt_region", "zero_shot", "sft"], ["training", "zero_shot over gt_region"]),
+        (["instruction", "gt_region", "sft"], ["the true region", "sft over instruction"]),
+    ],
+)
+def test_any_pair_of_settings_can_be_compared(settings, effects):
+    runs = {setting: _run(lambda row: row["category"] == "BML") for setting in settings}
+    assert [effect["of"] for effect in attribution(runs)["effects"]] == effects
+
+
 def test_runs_that_cannot_be_compared_are_refused():
     whole, part = _run(bool), score({}, REFERENCES[:3])
     with pytest.raises(OptionError, match="pair"):
-        attribution({"zero_shot": whole, "sft_cot": whole})
+        attribution({"zero_shot": whole})
     with pytest.raises(OptionError, match="other items"):
         attribution({"sft": whole, "sft_cot": part})
     with pytest.raises(OptionError, match="other rules"):

@@ -178,3 +178,16 @@ def both(*faults):
             one(reply)
 
     return fault
+
+
+def flipped(at: int):
+    """One bit of the file is another one, and nothing in the head says so."""
+
+    def fault(reply: Reply) -> None:
+        start = reply.span[0] if reply.span else 0
+        if reply.status in (200, 206) and start <= at < start + len(reply.body):
+            body = bytearray(reply.body)
+            body[at - start] ^= 0x10
+            reply.body = bytes(body)
+
+    return fault

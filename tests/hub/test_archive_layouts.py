@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import ArchiveError, FileMissingError
-from reasonknee_hf.hub.fs.mounts import MountedTree
+from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
+from reasonknee_hf.hub.fs.readonly import MountedTree
 from reasonknee_hf.hub.trees.folder_tree import FsspecTree
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.parts import PartSet, find_part_sets
@@ -43,6 +44,21 @@ def open_files(files: dict[str, bytes]) -> CutArchive:
         (["m.001", "m.002"], "m", ["m.001", "m.002"]),
         (["a.b/masks.zip"], "a.b/masks", ["a.b/masks.zip"]),
         (["x_aaa", "x_aab"], "x", ["x_aaa", "x_aab"]),
+        (["masks_01", "masks_02"], "masks", ["masks_01", "masks_02"]),
+        (["m.zip.part1", "m.zip.part2"], "m", ["m.zip.part1", "m.zip.part2"]),
+        (["m.zip.0", "m.zip.1"], "m", ["m.zip.0", "m.zip.1"]),
+        *(
+            (sorted(f"d/{name}{n}" for n in range(1, 13)), mount, [f"d/{name}{n}" for n in range(1, 13)])
+            for name, mount in (
+                ("masks.zip.", "d/masks"),
+                ("masks_", "d/masks"),
+                ("part_", "d/part"),
+                ("masks-", "d/masks"),
+                ("masks.part", "d/masks"),
+                ("masks.zip_", "d/masks"),
+            )
+        ),
+        ([f"m.zip.{n:03d}" for n in range(1, 1002)], "m", [f"m.zip.{n:03d}" for n in range(1, 1002)]),
     ],
 )
 def test_parts_are_found_by_name_and_put_in_order(paths, mount, order):
@@ -70,6 +86,8 @@ def test_twenty_seven_parts_stay_in_order():
         (["d/masks_ab"], "d/masks_aa"),
         (["m.zip.001", "m.zip.003"], "m.zip.002"),
         (["m.zip.002"], "m.zip.001"),
+        (["m.zip.8", "m.zip.10"], "m.zip.1, m.zip.2, .*, m.zip.7, m.zip.9"),
+        ([f"m.zip.{n}" for n in range(1, 13) if n != 9], "m.zip.9"),
     ],
 )
 def test_a_part_missing_by_number_is_named(paths, missing):
@@ -77,6 +95,37 @@ def test_a_part_missing_by_number_is_named(paths, missing):
     with pytest.raises(ArchiveError, match=f"{missing} .* missing"):
         archive.names()
     assert archive.tree.requests == []
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"log_1": 9, "log_2": 10},  # the second is larger
+        {f"IM_{n}": 512 for n in range(1, 40)},  # slices: all of one size
+        {"run_1": 500, "run_2": 400, "run_3": 300},
+        {"run_1": None, "run_2": None},
+        {"notes.1": 50, "notes.2": 40},
+        {"scan_2": 50, "scan_3": 40},
+        {"scan_1": 50},
+        {"libx.so.1": 50, "v.2025": 40},
+    ],
+)
+def test_numbered_files_that_are_no_parts(files):
+    assert find_part_sets(files, files) == {}
+
+
+@pytest.mark.parametrize("name", ["masks.zip.{}", "masks_{}", "masks.part{}"])
+def test_twelve_numbered_parts_are_read_in_the_order_of_their_numbers(tmp_path, name):
+    step = len(ZIP) // 11
+    for number in range(12):
+        (tmp_path / name.format(number + 1)).write_bytes(ZIP[step * number : step * (number + 1)])
+    mounted = MountedTree(FsspecTree(tmp_path))
+    assert contents(mounted.archives["masks"]) == MEMBERS
+    by_part = CutZipFileSystem(str(tmp_path / name.format(3)))
+    assert by_part.cat("masks/knee_003.nii.gz") == MEMBERS["masks/knee_003.nii.gz"]
+    wrong = CutZipFileSystem(str(tmp_path), parts=sorted(name.format(n) for n in range(1, 13)))
+    with pytest.raises(ArchiveError, match="in the wrong place"):
+        wrong.ls("")
 
 
 def test_a_whole_zip_wins_over_pieces_and_spanned_parts_are_never_taken_for_a_whole():

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub import faults
-from reasonknee_hf.errors import EndpointError, FileMissingError, MemberMissingError, OptionError
+from reasonknee_hf.errors import EndpointError, FileMissingError, OptionError
 from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.fs.urls import Address, build_url, parse_url
@@ -246,13 +246,6 @@ def test_what_is_not_there(fs):
         fs.open("data/masks")
     with pytest.raises(IsADirectoryError):
         fs.cat_file("data")
-
-
-def test_members_are_resolved_by_their_last_components(fs):
-    assert fs.resolve_member("../data/masks/knee_003.nii.gz") == MASK
-    assert fs.resolve_member("knee_003.nii.gz") == MASK
-    with pytest.raises(MemberMissingError):
-        fs.resolve_member("../data/masks/knee_999.nii.gz")
 
 
 @given(st.lists(st.tuples(st.integers(0, len(IMAGE)), st.integers(1, 300_000)), max_size=5))

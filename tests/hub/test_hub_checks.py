@@ -11,11 +11,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from reasonknee_hf.errors import ForbiddenError, IntegrityError, RemoteMissingError, ThrottledError
+from reasonknee_hf.errors import (
+    AnswerError,
+    ForbiddenError,
+    IntegrityError,
+    RemoteMissingError,
+    ThrottledError,
+    UnreachableError,
+)
 from reasonknee_hf.hub.tree import FileEntry, find_entry
 from reasonknee_hf.hub.wire import checks
-from reasonknee_hf.hub.wire.listing import dump, from_info, from_paths_info, load
+from reasonknee_hf.hub.wire.listing import dump, from_info, from_paths_info, load, parse_json
 from reasonknee_hf.hub.wire.redirects import _expiry
+from reasonknee_hf.hub.wire.retries import retry_after
 
 SHA, OTHER = "a" * 40, "b" * 40
 DIGEST = "c" * 64
@@ -32,15 +40,36 @@ few = st.integers(-1, 1)
 
 
 @given(st.integers(1, 900), st.integers(2, 900), few, few, few)
-def test_only_the_very_range_passes(start, length, shift, growth, more):
-    stop, total = start + length, 2000 + more
-    told_start, told_length = start + shift, length + growth
-    head = headers(Content_Range=f"bytes {told_start}-{told_start + told_length - 1}/{total}")
-    if shift == growth == more == 0:
-        assert checks.check_range_head(206, head, told_length, (start, stop), 2000, "here") == total
+def test_only_ranges_that_hold_the_first_byte_and_fit_their_length_pass(start, length, shift, cut, growth):
+    stop = start + length
+    told = (start + shift, stop + cut)
+    head = headers(Content_Range=f"bytes {told[0]}-{told[1] - 1}/2000")
+    announced = told[1] - told[0] + growth
+    if shift <= 0 and growth == 0:  # begins early, ends early or late: it says so, and can be trimmed
+        assert checks.check_range_head(206, head, announced, (start, stop), 2000, "here") == (*told, 2000)
     else:
-        with pytest.raises(IntegrityError, match="here"):
-            checks.check_range_head(206, head, told_length, (start, stop), 2000, "here")
+        with pytest.raises(AnswerError, match="here"):
+            checks.check_range_head(206, head, announced, (start, stop), 2000, "here")
+    with pytest.raises(AnswerError, match="here"):
+        checks.check_range_head(206, head, announced, (start, stop), 2001, "here")
+
+
+def test_a_range_that_begins_far_too_early_is_none():
+    with pytest.raises(checks.NoRangesError):
+        checks.check_range_head(
+            206, headers(Content_Range="bytes 0-9999999/*"), None, (9_000_000, 9_000_010), None, "here"
+        )
+
+
+@pytest.mark.parametrize("length", [None, 50])
+def test_a_web_page_is_called_one(length):
+    page = headers(Content_Type="text/html; charset=utf-8")
+    with pytest.raises(AnswerError, match=r"web page \(HTML\)"):
+        checks.check_whole_head(200, page, length, 100, "here")
+    with pytest.raises(AnswerError, match=r"web page \(HTML\)"):
+        checks.check_range_head(200, page, length, (0, 10), 100, "here")
+    with pytest.raises(AnswerError, match=r"here.*web page \(HTML\).*the listing"):
+        parse_json(b" <!doctype html><title>Sign in", "the listing", "here")
 
 
 @pytest.mark.parametrize(
@@ -55,9 +84,8 @@ def test_content_range_that_says_something_else(text):
 def test_other_heads():
     right = {"Content_Range": "bytes 0-9/100"}
     checks.check_range_head(206, headers(**right), None, (0, 10), None, "here")
-    assert (
-        checks.check_range_head(206, headers(Content_Range="bytes 0-9/*"), 10, (0, 10), 100, "here") is None
-    )
+    star = headers(Content_Range="bytes 0-9/*")
+    assert checks.check_range_head(206, star, 10, (0, 10), 100, "here") == (0, 10, None)
     with pytest.raises(checks.NoRangesError):
         checks.check_range_head(200, headers(), 100, (0, 10), 100, "here")
     parts = {"Content_Type": "multipart/byteranges"}
@@ -144,23 +172,21 @@ def test_content(content, cuts, lfs, sized):
     ],
 )
 def test_waits(named, seconds):
-    assert checks.retry_after(headers(**named)) == seconds
+    assert retry_after(headers(**named)) == seconds
 
 
 def test_waits_by_the_clock():
     date = email.utils.formatdate(time.time() + 100, usegmt=True)
-    assert checks.retry_after(headers(Retry_After=date)) == pytest.approx(100, abs=2)
+    assert retry_after(headers(Retry_After=date)) == pytest.approx(100, abs=2)
     past = email.utils.formatdate(time.time() - 100, usegmt=True)
-    assert checks.retry_after(headers(Retry_After=past)) == 0
-    assert checks.retry_after(headers(X_RateLimit_Reset=str(int(time.time()) + 50))) == pytest.approx(
-        50, abs=2
-    )
+    assert retry_after(headers(Retry_After=past)) == 0
+    assert retry_after(headers(X_RateLimit_Reset=str(int(time.time()) + 50))) == pytest.approx(50, abs=2)
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_odd_waits_do_not_break(first, second):
     assume("\n" not in first + second and "\r" not in first + second)
-    wait = checks.retry_after({"Retry-After": first, "RateLimit": second})
+    wait = retry_after({"Retry-After": first, "RateLimit": second})
     assert wait is None or wait >= 0
 
 
@@ -174,6 +200,16 @@ def test_errors_by_status():
     assert "ask for access" in str(made(403))
     assert isinstance(made(503, Retry_After="5"), ThrottledError)
     assert made(429, Retry_After="5").wait == 5
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
+@pytest.mark.parametrize("code", ["RepoNotFound", "RevisionNotFound", "EntryNotFound", "", "GatedRepo"])
+def test_a_listed_file_is_never_missing(status, code):
+    error = checks.status_error(
+        status, headers(X_Error_Code=code), "file x", "https://hub", anonymous=None, listed=True
+    )
+    assert isinstance(error, UnreachableError if status in (404, 410) else ForbiddenError)
+    assert not isinstance(error, FileNotFoundError)
 
 
 def test_signed_urls():

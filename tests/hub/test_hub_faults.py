@@ -14,7 +14,7 @@ from hub import faults as f
 from reasonknee_hf.errors import ReasonKneeError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.trees.hub_tree import HubTree
-from reasonknee_hf.hub.wire import mirrors
+from reasonknee_hf.hub.wire import mirrors, retries
 
 _names = (f"owner/repo{n}" for n in itertools.count())
 RAW = "data/question.json"
@@ -118,7 +118,7 @@ FAULTS = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setenv("REASONKNEE_TIMEOUT", "5")
-    monkeypatch.setattr(mirrors, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.01)
 
 
 def set_fault(origin, name: str, operation: str) -> None:
@@ -139,6 +139,7 @@ SILENCE = ("stall", "body drips", "Content-Length too big, kept open")
 def outcome(name: str, case: Case, operation: str, endpoint, monkeypatch, patience: str = "5") -> str:
     monkeypatch.setattr(mirrors, "_health", {})  # as in a new process
     monkeypatch.setenv("REASONKNEE_TIMEOUT", "0.4" if name.startswith(SILENCE) else patience)
+    monkeypatch.setenv("REASONKNEE_RETRY_TIME", "0.3")
     try:
         return "ok" if getattr(case, operation)(endpoint) else "WRONG"
     except ReasonKneeError as error:

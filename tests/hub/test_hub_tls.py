@@ -15,7 +15,7 @@ from hub import faults as f
 from hub.server import Origin
 from reasonknee_hf.errors import EndpointError, OptionError, UnreachableError
 from reasonknee_hf.hub.trees.hub_tree import HubTree
-from reasonknee_hf.hub.wire import mirrors
+from reasonknee_hf.hub.wire import mirrors, retries
 
 REPO = "owner/name"
 PART = "data/masks_aa"
@@ -42,7 +42,7 @@ def certificate(tmp_path_factory):
 def secure(certificate, monkeypatch):
     monkeypatch.setenv("REASONKNEE_TIMEOUT", "3")
     monkeypatch.setattr(mirrors, "_health", {})
-    monkeypatch.setattr(mirrors, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.01)
     with Origin(certificate=certificate) as server:
         server.sha = server.put_tree(REPO, {PART: BIG, "README.md": b"hello"})
         yield server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 import shutil
@@ -18,7 +19,7 @@ from reasonknee_hf.cli.show_command import draw_row, find_row
 from reasonknee_hf.errors import ExtraMissingError, OptionError, RecordError, VolumeMissingError
 from reasonknee_hf.look.figures import BOX_COLOUR, COLOURS, draw_case
 from reasonknee_hf.look.page import case_page
-from reasonknee_hf.look.planes import PLANES, scene
+from reasonknee_hf.look.planes import BOX_RGB, PLANES, scene, side_by_side
 from reasonknee_hf.volumes.volume import KneeVolume
 
 pytest.importorskip("matplotlib")
@@ -168,7 +169,9 @@ def test_page_holds_the_exact_labels_and_nearly_the_grey_values(picture, labels)
     facts = facts_of(page)
     shown = scene(picture, labels, BOX)
     assert facts["shape"] == [12, 40, 44]
-    assert facts["box"] == shown.box
+    [case] = facts["cases"]
+    assert (case["box"], case["rowBox"], case["start"]) == (shown.box, BOX, list(shown.center))
+    assert facts["affine"] == shown.volume.oriented("LPI").affine.tolist()
     for name, expected, tolerance in (("labels", shown.labels, 0), ("grey", None, 40)):
         sheet = np.asarray(Image.open(BytesIO(base64.b64decode(facts[name].split(",")[1]))))
         columns = facts["columns"]
@@ -176,8 +179,83 @@ def test_page_holds_the_exact_labels_and_nearly_the_grey_values(picture, labels)
             row, column = divmod(index, columns)
             tile = sheet[row * 44 : row * 44 + 44, column * 40 : column * 40 + 40].astype(int)
             want = shown.picture(0, index) if expected is None else expected[index].T
+            tile = tile if tile.ndim == 2 else tile[..., 0] + 256 * tile[..., 1]
             assert np.abs(tile - want).max() <= tolerance
-    assert [s["name"] for s in facts["structures"]] == ["patella lateral", "tibia", "200"]
+    assert {s["code"]: s["name"] for s in facts["structures"]} == {
+        5: "patella lateral",
+        9: "tibia",
+        200: "200",
+    }
+    assert case["ranked"] == [5]
+
+
+@pytest.mark.parametrize(("ids", "codes"), [((300, 60000), (300, 60000)), ((300, 2**32 - 1), (1, 2))])
+def test_labels_above_one_byte_are_in_the_page(picture, ids, codes):
+    array = np.zeros(SHAPE, np.uint32)
+    array[:5], array[10:20] = ids
+    facts = facts_of(case_page(picture, mask=KneeVolume(None, gzip_bytes(array), mask=True)))
+    sheet = np.asarray(Image.open(BytesIO(base64.b64decode(facts["labels"].split(",")[1])))).astype(int)
+    assert set(np.unique(sheet[..., 0] + 256 * sheet[..., 1])) == {0, *codes}
+    assert [(s["code"], s["name"]) for s in facts["structures"]] == [
+        (c, str(i)) for c, i in zip(codes, ids, strict=True)
+    ]
+
+
+def test_numbers_are_those_of_the_row(picture):
+    shown = scene(picture, box=BOX)
+    assert shown.center == (6, 15, 26)
+    captions = [shown.caption(plane, shown.center[PLANES[plane][1]]) for plane in range(3)]
+    # the file grows to the right, the picture to the left: its index 6 is slice 5
+    assert captions == ["sagittal, slice 5 of 0..11", "coronal, x 15 of 0..39", "axial, y 26 of 0..43"]
+    facts = facts_of(case_page(picture, box=BOX))
+    assert facts["axes"] == [["slice", 11, -1], ["x", 0, 1], ["y", 0, 1]]
+    low, high = np.percentile(picture.array(), [1, 99], method="lower")
+    assert facts["window"] == [low, high]
+
+
+def test_other_rows_of_the_volume_are_in_the_page(picture, labels):
+    others = {
+        "before": [{"box": [0, 1, 0, 1, 0, 1], "title": "first"}],
+        "after": [{"box": [0, 99, 0, 1, 0, 1]}],
+    }
+    facts = facts_of(case_page(picture, mask=labels, box=BOX, title="second", **others))
+    first, second, third = facts["cases"]
+    assert (facts["first"], first["title"], second["title"]) == (1, "first", "second")
+    assert first["box"] == [10, 11, 0, 1, 0, 1]
+    assert third["box"] is None
+    assert "leaves the volume" in third["texts"][0][1]
+
+
+@pytest.mark.parametrize("plane", [0, 1, 2])
+def test_previews_show_the_box_at_its_place(picture, plane):
+    drawn = side_by_side(scene(picture, box=BOX), 192)[:, 192 * plane : 192 * (plane + 1)]
+    shown = scene(picture, box=BOX)
+    red = (drawn == BOX_RGB).all(axis=-1)
+    rows, columns = np.nonzero(red)
+    scale = 192 / max(shown.extent(plane))
+    height, width = (length * scale for length in shown.extent(plane))
+    edges = np.array(shown.box_edges(plane)) * scale
+    found = [rows.min() - (192 - height) / 2, rows.max() + 1 - (192 - height) / 2]
+    found += [columns.min() - (192 - width) / 2, columns.max() + 1 - (192 - width) / 2]
+    assert np.abs(edges - found).max() <= 1.5
+    inside = drawn[rows.min() + 2 : rows.max() - 1, columns.min() + 2 : columns.max() - 1]
+    assert inside.min() == 255  # the bright block fills the box
+
+
+def test_masks_are_shown_in_colours_and_letters_have_edges(picture, labels):
+    from reasonknee_hf.look.figures import draw_volume
+
+    drawn = draw_volume(labels)
+    assert has_colour(drawn, COLOURS[0], 500)
+    letters = draw_volume(KneeVolume(None, gzip_bytes(np.full(SHAPE, 400, np.int16) + voxels_of_noise())))
+    assert has_colour(letters, "#ffe9a8", 20)
+    assert has_colour(letters, "#000000", 60)  # the edges of the letters; the volume itself is bright
+
+
+def voxels_of_noise():
+    noise = np.zeros(SHAPE, np.int16)
+    noise[:2] = -400
+    return noise
 
 
 def test_page_asks_for_nothing_from_outside_and_escapes_text(picture, labels):
@@ -208,6 +286,7 @@ def test_a_browser_shows_the_page_and_sliders_move_it(picture, labels, tmp_path)
       const timer = setInterval(() => {
         if (!document.body.dataset.state) return;
         clearInterval(timer);
+        const numbers = () => [...document.querySelectorAll("figcaption")].map(c => c.textContent);
         const means = () => [...document.querySelectorAll("canvas")].map(c => Number(c.dataset.mean));
         const seen = [means()];
         document.querySelectorAll("input[type=range]").forEach(slider => {
@@ -215,9 +294,20 @@ def test_a_browser_shows_the_page_and_sliders_move_it(picture, labels, tmp_path)
           slider.dispatchEvent(new Event("input"));
         });
         seen.push(means());
+        const told = [document.getElementById("place").textContent, ...numbers()];
+        const press = new PointerEvent("pointerdown", { clientX: 0, clientY: 0, buttons: 1 });
+        document.querySelector("canvas").dispatchEvent(press);
+        document.getElementById("next").click();
+        told.push(document.title, ...["box", "texts"].map(name => document.getElementById(name).textContent));
+        told.push(...numbers());
+        document.getElementById("larger").click();
+        document.querySelector("canvas").dispatchEvent(new WheelEvent("wheel", { deltaY: 1 }));
+        told.push(numbers()[0]);
         document.body.dataset.seen = JSON.stringify(seen);
+        document.body.dataset.told = JSON.stringify(told);
       }, 50);"""
-    page = case_page(picture, mask=labels, box=BOX, title=EVIL, quality=95)
+    after = [{"box": [0, 1, 2, 3, 4, 5], "title": "another", "question": EVIL}]
+    page = case_page(picture, mask=labels, box=BOX, title=EVIL, after=after, quality=95)
     document = browse(page, tmp_path, wait)
     assert 'data-state="ready"' in document, document[-2000:]
     shown = scene(picture, labels, BOX)
@@ -225,7 +315,16 @@ def test_a_browser_shows_the_page_and_sliders_move_it(picture, labels, tmp_path)
     for means, indices in zip(seen, (shown.center, (2, 2, 2)), strict=True):
         expected = [shown.picture(plane, indices[plane]).mean() for plane in range(3)]
         assert means == pytest.approx(expected, abs=1.5)
-    assert document.count("3 of ") == 3
+    told = json.loads(html.unescape(re.search(r'data-told="([^"]+)"', document)[1]))
+    assert told[0].startswith("slice 9, x 2, y 2 | ")
+    assert told[1:4] == ["sagittal, slice 9 of 0..11", "coronal, x 2 of 0..39", "axial, y 2 of 0..43"]
+    assert told[4] == "another"
+    assert told[5].startswith("box [0, 1, 2, 3, 4, 5]")
+    assert EVIL in told[6]
+    assert told[7:10] == ["sagittal, slice 1 of 0..11", "coronal, x 2 of 0..39", "axial, y 4 of 0..43"]
+    assert told[10] == "sagittal, slice 0 of 0..11"
+    world = picture.affine @ [9, 2, 2, 1]
+    assert ", ".join(f"{place:.1f}" for place in world[:3]) in told[0]
     assert "patella lateral" in document
 
 

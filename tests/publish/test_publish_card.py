@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from datasets import Array3D, ClassLabel, Features, Value
+from datasets.data_files import resolve_pattern
 from huggingface_hub import DatasetCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,9 +28,8 @@ from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.knee.records import published_object
 from reasonknee_hf.publish import card as cards
 from reasonknee_hf.publish import viewer
-from reasonknee_hf.publish.attribution import CREATORS, attribution, require_attribution
-from reasonknee_hf.publish.config_facts import ConfigFacts, SplitFacts
-from reasonknee_hf.publish.conversion import Conversion
+from reasonknee_hf.publish.cardtext import CREATORS, attribution, require_attribution
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, SplitFacts
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.job import Job, ReleaseSpec
@@ -225,11 +227,31 @@ def test_the_picture_is_deterministic():
         ("a/b/t-0.parquet", "a/*.parquet", False),
         ("a/b/t-0.parquet", "a/**", True),
         ("ab/t.parquet", "a/**", False),
-        ("data/t.csv", "./data/t.csv", False),
+        ("data/t.csv", "./data/t.csv", True),
+        ("data/a/t.csv", "./data/*.csv", False),
+        ("data/x-1.parquet", "data/**/x-*", True),
+        ("data/a/b/x-1.parquet", "data/**/x-*", True),
+        ("data/a/x/y-1.parquet", "data/**/x-*", False),
+        ("data/a/x-1/y.parquet", "data/**/x-*", False),
+        ("a/b/c/t.csv", "**/*.csv", True),
+        ("t.csv", "**/*.csv", True),
+        ("data/[1].csv", "data/[1].csv", False),
+        ("data/1.csv", "data/[!2].csv", True),
     ],
 )
-def test_patterns(name, pattern, fits):
+def test_patterns(name, pattern, fits, tmp_path):
     assert matches(name, pattern) is fits
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(b"")
+    found = []
+    with suppress(FileNotFoundError):
+        found = resolve_pattern(pattern, str(tmp_path))
+    assert [os.path.normpath(one) for one in found] == [str(tmp_path / name)] * fits
+
+
+def test_a_pattern_that_datasets_cannot_read_is_refused():
+    with pytest.raises(PublishError, match=r"'data/\*\*\.csv', which nothing can read"):
+        matches("data/t.csv", "data/**.csv")
 
 
 # --- check-card and the viewer ------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from publishing import HAS_PILLOW, tables
 
 from reasonknee_hf.errors import RecordError
 from reasonknee_hf.knee.description import open_release
+from reasonknee_hf.look.planes import scene, side_by_side
 from reasonknee_hf.publish.convert import convert
-from reasonknee_hf.publish.derived import crop_file, three_planes
+from reasonknee_hf.publish.derived import crop_file
 from reasonknee_hf.publish.job import Derived
 from reasonknee_hf.volumes.boxes import box_slices
 from reasonknee_hf.volumes.volume import KneeVolume
@@ -47,7 +48,7 @@ def test_a_margin_stops_at_the_volume(volume):
 
 
 def test_planes_show_the_box(volume):
-    picture = three_planes(volume, BOX)
+    picture = side_by_side(scene(volume, box=BOX), 192)
     assert picture.shape == (192, 576, 3)
     red = (picture == (255, 64, 64)).all(axis=2)
     for plane in range(3):
@@ -83,7 +84,12 @@ def test_a_box_outside_the_volume_is_named(volume, sample_dir, tmp_path):
 
     class Job:
         on_error = "raise"
+        config = "bench"
         derived = Derived(crops=True)
+
+        @staticmethod
+        def opened():
+            return open_release(str(sample_dir))
 
     row = {"id": "a_1", "scan_id": "a", "bbox": [0, 500, 0, 1, 0, 1], "image": {"path": volume.path}}
     with pytest.raises(RecordError, match=r"a_1.*on_error='null'"):

@@ -31,8 +31,7 @@ from reasonknee_hf.errors import (
 )
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish import destination as repository
-from reasonknee_hf.publish.blocks import placed
-from reasonknee_hf.publish.card import default_config
+from reasonknee_hf.publish.card import default_config, placed
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.options import ConvertOptions, PushOptions
 from reasonknee_hf.publish.push import push

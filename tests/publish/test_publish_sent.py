@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hub.faults import Rule
 from publishing import REPO, configs_of, files_of, push_bench
 
@@ -82,6 +84,27 @@ def test_withdrawn_files_beside_the_tables_go(origin, sample_dir):
     push_bench(origin, sample_dir, config="full", volumes="none", splits="test", delete_configs=["bench"])
     assert not [name for name in files_of(origin) if "bench" in name]
     assert "bench" not in files_of(origin)["croissant.json"].decode()
+
+
+def test_files_that_another_config_names_by_a_deep_pattern_stay(origin, sample_dir):
+    table = io.BytesIO()
+    pq.write_table(pa.table({"v": [1]}), table)
+    card = {
+        "configs": [
+            {"config_name": "a", "data_files": ["data/one/*.parquet", "data/*.parquet"]},
+            {"config_name": "b", "data_files": "data/**/x-*"},
+            {"config_name": "c", "data_files": "./data/two/z.parquet"},
+        ]
+    }
+    names = [f"data/{name}.parquet" for name in ("one/x-1", "one/y-1", "one/deep/x-2", "x-3", "two/z")]
+    origin.put_tree(
+        REPO,
+        {"README.md": f"---\n{yaml.safe_dump(card)}---\n", **dict.fromkeys(names, table.getvalue())},
+    )
+    push_bench(origin, sample_dir, volumes="none", delete_configs=["a"])
+    assert [name for name in names if name not in files_of(origin)] == ["data/one/y-1.parquet"]
+    push_bench(origin, sample_dir, volumes="none", limit=2, delete_configs=["c"])
+    assert [name for name in names if name not in files_of(origin)] == [names[1], names[4]]
 
 
 def test_files_beside_are_shared_out_by_their_size(sample_dir, tmp_path):

@@ -15,9 +15,9 @@ from transformers.utils.logging import warning_once
 from reasonknee_hf.bench import read_answer
 from reasonknee_hf.errors import OptionError, RecordError, StateError, VolumeMissingError
 from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.training.targets import TARGETS, target_text
 from reasonknee_hf.train import Batch, Collator, get_recipe
 from reasonknee_hf.train.recipes import RECIPES
-from reasonknee_hf.train.targets import TARGETS, target_text
 from reasonknee_hf.train.trainer_stream import PASSED
 from reasonknee_hf.volumes.volume import KneeVolume
 from train.conftest import PROMPTS

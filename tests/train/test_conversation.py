@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from reasonknee_hf.bench import read_answer
-from reasonknee_hf.bench.settings import bench_items
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.scoring.settings import bench_items
+from reasonknee_hf.knee.training.targets import TARGETS
 from reasonknee_hf.train import conversation, get_recipe
 from reasonknee_hf.train.chats import make_style, row_view
 from reasonknee_hf.train.recipes import RECIPES
-from reasonknee_hf.train.targets import TARGETS
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,9 @@ def test_training_asks_what_the_benchmark_asks(rows: list[dict], setting: str) -
     some = [row for row in rows if row["bbox"]][:62]
     for row, item in zip(some, bench_items(some, setting), strict=True):
         chat = conversation(row, setting=setting, region_as="text", view=get_recipe("planes", size=28))
-        assert said(chat, "user") == item["prompt"]
+        sides, _, asked = said(chat, "user").partition("\n")
+        assert sides.endswith("the patient's right is on the left of the coronal and axial planes.")
+        assert asked == item["prompt"]
 
 
 def test_the_true_region_as_text_as_crop_and_both(row: dict) -> None:
@@ -105,7 +107,7 @@ def test_chats_without_an_answer_end_with_the_user(row: dict) -> None:
 
 def test_other_prompts_take_the_place_of_the_rows_own(row: dict) -> None:
     chat = conversation(row, view="planes", setting="instruction", prompts={"16": "Grade it."})
-    assert said(chat, "user") == "Grade it."
+    assert said(chat, "user").split("\n")[1:] == ["Grade it."]
     with pytest.raises(OptionError, match="no text for question 16"):
         conversation(row, view="planes", prompts={"15": "Grade it."})
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from reasonknee_hf.bench.box_reading import iou
+from reasonknee_hf.bench import iou
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 from reasonknee_hf.train.chats import conversation, make_style, row_view
 from reasonknee_hf.train.recipes import RECIPES, get_recipe, plan_view

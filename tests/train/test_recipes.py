@@ -287,8 +287,51 @@ def test_upright_frames_do_not_depend_on_the_order_of_the_axes(volume: KneeVolum
     assert all((picture == pictures[0]).all() for picture in pictures)
 
 
+def test_planes_have_the_patients_right_on_the_left_in_every_order(volume: KneeVolume) -> None:
+    box = [3, 7, 40, 60, 50, 90]  # slices run to the right: this one lies on the patient's left
+    pictures = []
+    for axcodes in AXCODES:
+        turned = volume.oriented(axcodes)
+        region = turned.oriented_box(box)
+        view = plan_view("planes", turned.shape, spacing=turned.spacing, axcodes=axcodes, region=region)
+        pictures.append(view.draw(turned))
+        first, last, _, right, _, _ = view.to_view(region)
+        middle = view.across[1].pixels + view.frames.pixels / 2
+        assert middle < first <= last < view.grid[1]
+        assert view.to_voxels(view.to_view(region)) == region
+        assert right < view.across[1].pixels
+        assert "the patient's right is on the left of the coronal" in view.sides
+    assert all((picture == pictures[0]).all() for picture in pictures)
+    assert plan_view("upstream", volume.shape).sides == ""
+
+
+def test_a_window_that_clips_most_of_a_volume_is_said_once(caplog) -> None:
+    import nibabel
+
+    bright = np.random.default_rng(0).integers(450, 900, (16, 16, 12)).astype(np.int16)
+    said = []
+    for array in (bright // 10, bright, bright + 1):
+        volume = KneeVolume(None, nibabel.Nifti1Image(array, np.diag([-0.5, 0.5, 0.7, 1])).to_bytes())
+        for name in ("planes", "upstream", "upstream", "percentile"):
+            recipe = get_recipe("upstream", window="percentile") if name == "percentile" else name
+            plan_view(recipe, volume.shape, axcodes=volume.axcodes).draw(volume)
+        said.append(len(caplog.records))
+    assert said == [0, 1, 1]
+    assert "clips 100 % of the voxels that are not dark" in caplog.messages[0]
+    assert "get_recipe('planes', window='percentile')" in caplog.messages[0]
+
+
 def test_a_view_is_drawn_in_the_size_asked_for(volume: KneeVolume) -> None:
     view = plan_view(get_recipe("upstream", size=(56, 84)), volume.shape)
     assert view.draw(volume).shape[1:] == (56, 84)
     with pytest.raises(OptionError, match="laid out for"):
         plan_view("upstream", (3, 4, 5)).draw(volume)
+
+
+@given(st.integers(1, 400), st.integers(1, 400), st.booleans(), st.data())
+def test_voxels_of_the_view_lie_in_pixels_of_the_picture(count, pixels, flip, data):
+    run = Run(3, count, pixels, offset=7, flip=flip)
+    low = data.draw(st.integers(3, 2 + count))
+    high = data.draw(st.integers(low, 2 + count))
+    first, last = run.to_view(low, high)
+    assert 7 <= first <= last < 7 + pixels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -10,17 +11,22 @@ from reasonknee_hf.bench import iou, read_answer
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.train import (
+    RareGradeReward,
     ViewIou,
     conversation,
+    format_reward,
     get_recipe,
     grade_reward,
     iou_reward,
+    ordinal_reward,
     prompt_stream,
+    repetition_reward,
     target_text,
 )
 from reasonknee_hf.train.chats import make_style, row_view
 from reasonknee_hf.train.collator import Reference
 from reasonknee_hf.train.predictions import prediction_line
+from reasonknee_hf.train.rewards import completion_text
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +113,73 @@ def test_a_completion_of_another_kind_is_refused(row: dict) -> None:
 def test_chats_and_targets_agree(row: dict) -> None:
     chat = conversation(row, view="planes", target="think_box")
     assert grade_reward([chat[-1:]], **columns(row, 1)) == [1.0]
+
+
+THOUGHT = "<think>A small lesion.</think>"
+
+
+def attacks(row: dict) -> dict[str, str]:
+    right = target_text(row, "box_grades")
+    nothing = {item["attribute"]: 0 for item in row["grades"]}
+    return {
+        "right": f"{THOUGHT}<answer>{right}</answer>",
+        "all zero": json.dumps(QUESTIONS[16].answer(nothing)),
+        "unclosed": f"<think>{right}",
+        "answer in thoughts that never end": f"<think>I think <answer>{right}</answer>",
+        "empty": f"<think></think><answer>{right}</answer>",
+        "blank": f"<think> \n </think><answer>{right}</answer>",
+        "nested": f"<think><think></think><answer>{right}</answer>",
+        "no tags": right,
+        "prose": f"{THOUGHT}<answer>{right} surely</answer>",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["unclosed", "answer in thoughts that never end", "empty", "blank", "nested"]
+)
+def test_thoughts_that_are_empty_or_never_end_earn_nothing(row: dict, name: str) -> None:
+    said = [attacks(row)[name]]
+    assert grade_reward(said, **columns(row, 1)) == ordinal_reward(said, **columns(row, 1)) == [0.0]
+    assert iou_reward(said, **columns(row, 1)) == format_reward(said) == [0.0]
+
+
+def test_what_is_well_formed(row: dict) -> None:
+    said = attacks(row)
+    assert [name for name, text in said.items() if format_reward([text]) == [1.0]] == ["right"]
+    assert grade_reward([said["right"]], **columns(row, 1)) == [1.0]
+
+
+def test_a_constant_answer_does_not_pay_where_grades_are_weighed_by_rarity(row: dict) -> None:
+    question = QUESTIONS[16]
+    counts = {16: {a.name: [900, 60, 30, 10] for a in question.attributes}}
+    reward = RareGradeReward(counts)
+
+    def expected(said: int) -> float:
+        total = 0.0
+        for truth, n in enumerate([900, 60, 30, 10]):
+            grades = [{"attribute": a.name, "grade": truth} for a in question.attributes]
+            text = json.dumps(question.answer({a.name: said for a in question.attributes}))
+            total += n / 1000 * reward([text], [16], [grades])[0]
+        return total
+
+    assert [expected(said) for said in range(4)] == pytest.approx([0.01] * 4)
+    assert reward([attacks(row)["right"]], [16], [row["grades"]])[0] > 0
+
+
+def test_near_grades_earn_a_part_where_grades_have_an_order() -> None:
+    grades = [{"attribute": "size", "grade": 3}, {"attribute": "depth", "grade": 0}]
+    said = json.dumps(QUESTIONS[16].answer({"size": 2, "depth": 3}))
+    assert ordinal_reward([said], [16], [grades]) == pytest.approx([(2 / 3 + 0) / 2])
+    assert grade_reward([said], [16], [grades]) == [0.0]
+
+
+def test_going_round_costs() -> None:
+    words = " ".join(map(str, range(40)))
+    assert repetition_reward([words, "", "short"]) == [0.0, 0.0, 0.0]
+    assert repetition_reward([" ".join([words] * 20)])[0] < -0.9
+
+
+def test_an_empty_message_is_an_empty_answer(row: dict) -> None:
+    said = [[{"role": "assistant", "content": None}]]
+    assert completion_text(said[0]) == ""
+    assert grade_reward(said, **columns(row, 1)) == [0.0]

@@ -7,7 +7,7 @@ import pytest
 from reasonknee_hf.bench import read_answer, score
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.knee.moaks import QUESTIONS
-from reasonknee_hf.train.targets import TARGETS, target_text
+from reasonknee_hf.knee.training.targets import TARGETS, target_text
 
 BOX_TARGETS = ("box_grades", "think_box")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tiny_model import tiny_model, tiny_processor
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import OptionError, StateError
 from reasonknee_hf.train import (
     Collator,
     ResumeCallback,
@@ -54,10 +55,6 @@ def run(stream, collator, folder, *, resume=None, callbacks=(), **options) -> Wa
         "use_cpu": True,
     }
     model = tiny_model(collator.processor)
-    if resume is not None:
-        # transformers 5.24 saves this model under keys that its Trainer does not find again; from_pretrained
-        # does.
-        model = type(model).from_pretrained(resume)
     trainer = Watched(
         model,
         training_arguments(str(folder), **(settings | options)),
@@ -101,6 +98,73 @@ def test_a_resumed_run_sees_what_an_undisturbed_one_sees(
     assert len(whole.seen) == 20 * accumulated
     assert resumed.seen == plain.seen == whole.seen[after:]
     assert resumed.losses == pytest.approx(whole.losses[after:], rel=1e-3)
+
+
+def test_weights_that_trainer_does_not_find_are_loaded(make_stream, collator, tmp_path, clean_cache) -> None:
+    options = {"save_strategy": "steps", "save_steps": 3}
+    run(some(make_stream, 10), collator, tmp_path, max_steps=3, **options)
+    stream = some(make_stream, 10)
+    checkpoint, found = tmp_path / "checkpoint-3", {}
+
+    class Look(TrainerCallback):
+        def on_train_begin(self, args, state, control, model=None, **_):
+            found.update({name: tensor.clone() for name, tensor in model.state_dict().items()})
+
+    again = run(
+        stream,
+        collator,
+        tmp_path,
+        resume=checkpoint,
+        callbacks=[ResumeCallback(stream), Look()],
+        max_steps=4,
+        **options,
+    )
+    saved = type(again.model).from_pretrained(checkpoint).state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in saved.items())
+    fresh = tiny_model(collator.processor).state_dict()
+    assert not all(torch.equal(fresh[name], tensor) for name, tensor in saved.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dataloader_num_workers": 2}, "loader workers: 0 in the checkpoint, 2 now"),
+        ({"per_device_train_batch_size": 1}, "rows in a batch: 2 in the checkpoint, 1 now"),
+        ({"gradient_accumulation_steps": 2}, "batches in a step: 1 in the checkpoint, 2 now"),
+    ],
+)
+def test_a_run_that_divides_rows_in_another_way_is_refused(
+    make_stream, collator, tmp_path, change, said
+) -> None:
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+    first = some(make_stream, 10)
+    run(first, collator, tmp_path, callbacks=[ResumeCallback(first)], **options)
+    stream = some(make_stream, 10)
+    with pytest.raises(StateError, match=said):
+        run(
+            stream,
+            collator,
+            tmp_path,
+            resume=tmp_path / "checkpoint-2",
+            callbacks=[ResumeCallback(stream)],
+            **(options | change),
+        )
+
+
+def test_another_order_than_in_the_checkpoint_is_refused(make_stream, collator, tmp_path) -> None:
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+    first = training_stream(make_stream(shuffle=1))
+    run(first, collator, tmp_path, callbacks=[ResumeCallback(first)], **options)
+    stream = training_stream(make_stream(shuffle=2))
+    with pytest.raises(StateError, match="order: "):
+        run(
+            stream,
+            collator,
+            tmp_path,
+            resume=tmp_path / "checkpoint-2",
+            callbacks=[ResumeCallback(stream)],
+            **options,
+        )
 
 
 def test_nothing_is_decoded_while_skipping(make_stream, collator, tmp_path, clean_cache) -> None:

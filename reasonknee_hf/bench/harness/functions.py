@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reasonknee_hf.bench.scoring import score
-from reasonknee_hf.bench.settings import bench_items, read_questions
-from reasonknee_hf.knee.moaks import QUESTIONS
 
 IMAGE = "<image>"
 """The harness's placeholder for one picture."""
@@ -17,9 +15,10 @@ IMAGE = "<image>"
 class Frames(Sequence[Any]):
     """The frames of one document as PIL pictures, decoded when they are iterated and not before."""
 
-    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, options: Mapping[str, Any], mask: str | None = None) -> None:
         self.path = path
         self.options = dict(options)
+        self.mask = mask
 
     def __len__(self) -> int:
         return int(self.options["n"])
@@ -36,9 +35,10 @@ class Frames(Sequence[Any]):
     def _pictures(self) -> list[Any]:
         from PIL import Image
 
-        from reasonknee_hf.volumes.volume import KneeVolume
+        from reasonknee_hf.knee.description import row_features
 
-        return [Image.fromarray(frame) for frame in KneeVolume(self.path).frames(**self.options)]
+        row = row_features("scans").decode_example({"image": self.path, "mask": self.mask})
+        return [Image.fromarray(frame) for frame in row["image"].frames(**self.options)]
 
 
 def dataset(
@@ -71,11 +71,15 @@ def dataset(
     """
     import datasets
 
-    from reasonknee_hf.bench.reference_rows import release_rows
     from reasonknee_hf.knee.description import open_release
+    from reasonknee_hf.knee.scoring.reference_rows import release_rows
+    from reasonknee_hf.knee.scoring.settings import bench_items, read_questions
 
     release = open_release(source, revision, endpoint, images=images)
     rows = list(release_rows(release, split, scans=scans))
+    masks = {}  # regions live on their grids
+    if setting == "gt_region":
+        masks = {scan.scan_id: release.mask_url(scan) for scan in release.scans(split)}
     prompts = read_questions(questions) if questions else None
     documents = [
         {
@@ -87,6 +91,7 @@ def dataset(
             "grades": row["grades"],
             "text": item["prompt"],
             "image": item["image"],
+            "mask": masks.get(row["scan_id"]),
             "frames": {"window": window, "n": frames, "size": size, "around": item["region"]},
         }
         for row, item in zip(
@@ -103,11 +108,13 @@ def doc_to_text(doc: Mapping[str, Any]) -> str:
 
 def doc_to_image(doc: Mapping[str, Any]) -> Frames:
     """The frames, not decoded yet."""
-    return Frames(doc["image"], doc["frames"])
+    return Frames(doc["image"], doc["frames"], doc["mask"])
 
 
 def doc_to_target(doc: Mapping[str, Any]) -> str:
     """The right answer in the shape that the prompt asks for."""
+    from reasonknee_hf.knee.moaks import QUESTIONS
+
     if doc["question_id"] is None:
         return ""
     grades = {grade["attribute"]: grade["grade"] for grade in doc["grades"] or []}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import fsspec
 from fsspec import AbstractFileSystem
 
-from reasonknee_hf.errors import FileMissingError, IntegrityError
-from reasonknee_hf.hub.fs.folders import Folders, Info
-from reasonknee_hf.hub.fs.readonly import ReadOnlyFileSystem
-from reasonknee_hf.hub.fs.treefile import ContentFile
-from reasonknee_hf.hub.locks import ForkSafeFilesystem, ForkSafeLock
-from reasonknee_hf.hub.tree import FileEntry
+from reasonknee_hf.hub.fs.readonly import Folders, Info, ReadOnlyFileSystem
+from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.trees.folder_tree import FsspecFiles
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.parts import PartSet, find_part_sets
 
@@ -65,7 +62,7 @@ class CutZipFileSystem(ReadOnlyFileSystem):
         else:
             found = PartSet("", tuple(f"{root.rstrip('/')}/{part}" if root else part for part in parts))
         self.archive = CutArchive(
-            _PartFiles(base, found.paths), found, encoding=encoding, directory_cache=directory_cache or False
+            FsspecFiles(base, found.paths), found, encoding=encoding, directory_cache=directory_cache or False
         )
         self._lock = ForkSafeLock()
         self._built: Folders | None = None
@@ -103,62 +100,6 @@ class CutZipFileSystem(ReadOnlyFileSystem):
             if self.info(path)["type"] == "directory":
                 raise IsADirectoryError(f"{path!r} of {self.archive.name} is a folder")
         return self.archive.read_many(paths)
-
-    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> BinaryIO:
-        if mode != "rb":
-            self._refuse(path)
-        return ContentFile(self.cat_file(path))
-
-
-class _PartFiles:
-    """The parts as a tree of nothing else, see `PartTree`."""
-
-    sha: str | None = None
-
-    def __init__(self, base: Any, paths: Sequence[str]) -> None:
-        self._base = ForkSafeFilesystem(base)
-        self._paths = tuple(paths)
-        self.identity = str(base.unstrip_protocol(paths[0])) if paths else ""
-        self.name = type(base).__name__
-        self._entries: dict[str, FileEntry] | None = None
-
-    @property
-    def _fs(self) -> Any:
-        return self._base.get()
-
-    def entries(self) -> Mapping[str, FileEntry]:
-        if self._entries is None:
-            self._entries = {path: FileEntry(path, self._size(path)) for path in self._paths}
-        return self._entries
-
-    def _size(self, path: str) -> int | None:
-        try:
-            size = self._fs.info(path).get("size")
-        except FileNotFoundError as error:
-            raise FileMissingError(f"part {path!r} is not there: {error}") from error
-        return None if size is None else int(size)
-
-    def size(self, path: str) -> int:
-        size = self.entries()[path].size
-        if size is None:
-            raise IntegrityError(
-                f"{self.name} does not say how large {path!r} is, which is needed to read it"
-            )
-        return size
-
-    def ranges(
-        self, path: str, spans: Sequence[tuple[int, int]], *, checked_later: bool = False
-    ) -> list[bytes]:
-        return [self._range(path, start, stop) for start, stop in spans]
-
-    def _range(self, path: str, start: int, stop: int) -> bytes:
-        data = bytes(self._fs.cat_file(path, start=start, end=stop)) if stop > start else b""
-        if len(data) != stop - start:
-            raise IntegrityError(
-                f"{path!r} of {self.name}: bytes {start}-{stop} came back as {len(data)} bytes. The file "
-                f"changed, or the server does not honour ranges"
-            )
-        return data
 
 
 def _find_parts(base: Any, path: str) -> PartSet:

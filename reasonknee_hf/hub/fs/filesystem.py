@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any
 
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path, tokenize
@@ -15,18 +15,15 @@ from fsspec.utils import stringify_path, tokenize
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.block_cache import DiskCache
-from reasonknee_hf.hub.fs.folders import Info
-from reasonknee_hf.hub.fs.mounts import Found, MountedTree
-from reasonknee_hf.hub.fs.readonly import ReadOnlyFileSystem, Span, slice_bounds
-from reasonknee_hf.hub.fs.treefile import ContentFile, TreeFile
+from reasonknee_hf.hub.fs.readonly import Found, Info, MountedTree, ReadOnlyFileSystem, Span, slice_bounds
+from reasonknee_hf.hub.fs.treefile import TreeFile
 from reasonknee_hf.hub.fs.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import CHUNK, Tree
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.executor import execute
-from reasonknee_hf.hub.zips.planner import Request, plan_requests
+from reasonknee_hf.hub.zips.ranges import Request, execute, plan_requests
 
 # What fsspec's base class understands, and callers of any filesystem may pass.
 _OF_FSSPEC = frozenset(
@@ -272,15 +269,6 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         """Paths below `folder`: of the members of the archive mounted there, or of a real folder's files."""
         return self._view.members(self._inside(folder)[1])
 
-    def resolve_member(self, published: str) -> str:
-        """The path of the member that shares the most last components with a published path.
-
-        Raises:
-            MemberMissingError: No archive holds such a file.
-            AmbiguousPathError: Several members fit equally well.
-        """
-        return self._view.resolve_member(published)
-
     # --- reading --------------------------------------------------------------------------------------------
 
     def info(self, path: str, **kwargs: Any) -> Info:
@@ -353,13 +341,11 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         for position in range(0, len(content), CHUNK):
             yield bytes(content[position : position + CHUNK])
 
-    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> BinaryIO:
-        if mode != "rb":
-            self._refuse(path)
-        found = self._locate(path)
-        if found.archive is None:
-            return TreeFile(self.tree, found.path)
-        return ContentFile(found.archive.read(found.member))
+    def _open(self, path: str, mode: str = "rb", size: int | None = None, **kwargs: Any) -> Any:
+        found = self._locate(path) if mode == "rb" else None
+        if found is not None and found.archive is None:
+            return TreeFile(self, path, self.tree, found.path, size=size, **kwargs)
+        return super()._open(path, mode, **kwargs)
 
 
 def _named_below(root: str, info: Info) -> Info:

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,8 +21,8 @@ from huggingface_hub import cached_assets_path
 from reasonknee_hf.errors import ArchiveError, IntegrityError, OptionError
 from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.tree import FileEntry, Tree
+from reasonknee_hf.hub.wire.checks import ContentCheck
 from reasonknee_hf.hub.zips.archive import CutArchive, write_file
-from reasonknee_hf.hub.zips.opening import where
 from reasonknee_hf.hub.zips.parts import PartSet
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,8 @@ def join(
             _state_file(partial).unlink()
     except Timeout:
         raise ArchiveError(f"another process is writing {target} at this moment") from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted. The next run goes on with what is in {partial}") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ArchiveError(
@@ -132,40 +135,38 @@ def _fetch(partial: Path, tree: Tree, parts: PartSet, sizes: tuple[int, ...]) ->
         start = 0
         for path, size in zip(parts.paths, sizes, strict=True):
             entry = tree.entry(path)
-            try:
-                hashed &= _fetch_part(file, start, size, entry, tree, bar)
-            except IntegrityError as error:
-                # What an earlier run left may be damaged, and an endpoint that gave wrong bytes comes last
-                # now.
-                logger.warning("%s; fetching the part once more from its start", error)
-                bar.update(start - bar.n)
-                file.truncate(start)
-                hashed &= _fetch_part(file, start, size, entry, tree, bar)
+            hashed &= bool(entry.sha256 or entry.blob_id)
+            for last in (False, False, True):
+                try:
+                    _fetch_part(file, start, size, entry, tree, bar)
+                    break
+                except IntegrityError as error:
+                    # What an earlier run left may be damaged, and an endpoint that gave wrong bytes comes last
+                    # now.
+                    file.truncate(start)
+                    if last:
+                        raise
+                    logger.warning("%s; fetching the part once more from its start", error)
+                    bar.update(start - bar.n)
             start += size
         file.flush()
         os.fsync(file.fileno())
     return hashed
 
 
-def _fetch_part(file: BinaryIO, start: int, size: int, entry: FileEntry, tree: Tree, bar: Any) -> bool:
-    """Completes one part from `start` on and verifies it. Returns whether there was a hash for that."""
+def _fetch_part(file: BinaryIO, start: int, size: int, entry: FileEntry, tree: Tree, bar: Any) -> None:
+    """Completes one part from `start` on and verifies it."""
     kept = min(size, max(0, os.fstat(file.fileno()).st_size - start))
-    digest = _Digest(entry, size)
+    check = ContentCheck(replace(entry, size=size))
     file.seek(start)
     for block in _blocks(file, kept):
-        digest.update(block)
+        check.update(block)
         bar.update(len(block))
     for chunk in _rest(tree, entry.path, kept, size):
         file.write(chunk)
-        digest.update(chunk)
+        check.update(chunk)
         bar.update(len(chunk))
-    if not digest.fits():
-        file.truncate(start)
-        raise IntegrityError(
-            f"{entry.path} of {tree.name} came as {digest.count} bytes with hash {digest.hexdigest()}, "
-            f"published are {size} bytes with {digest.expected}. Try again, or another endpoint"
-        )
-    return digest.expected is not None
+    check.finish(f"{entry.path} of {tree.name}")
 
 
 def _rest(tree: Tree, path: str, kept: int, size: int) -> Iterator[bytes]:
@@ -173,28 +174,6 @@ def _rest(tree: Tree, path: str, kept: int, size: int) -> Iterator[bytes]:
         yield from tree.stream(path)  # as a whole, so that the tree can verify it too
     elif kept < size:
         yield from tree.stream(path, kept, size)
-
-
-class _Digest:
-    """Compares bytes with what the listing says of a file: its size, and its hash where there is one."""
-
-    def __init__(self, entry: FileEntry, size: int) -> None:
-        self.expected = entry.sha256 or entry.blob_id
-        self._size = size
-        self._hash = (
-            hashlib.sha256() if entry.sha256 or not entry.blob_id else hashlib.sha1(b"blob %d\0" % size)
-        )
-        self.count = 0
-
-    def update(self, data: bytes) -> None:
-        self._hash.update(data)
-        self.count += len(data)
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
-
-    def fits(self) -> bool:
-        return self.count == self._size and self.expected in (None, self.hexdigest())
 
 
 def _blocks(file: BinaryIO, length: int) -> Iterator[bytes]:
@@ -208,7 +187,7 @@ def _check_whole(partial: Path, archive: CutArchive, *, members: bool) -> None:
     joined = CutZipFileSystem(LocalFileSystem(), parts=[str(partial)]).archive
     try:
         if list(joined.directory) != list(archive.directory):
-            raise ArchiveError(f"{partial} holds other members than {where(archive.tree, archive.parts)}")
+            raise ArchiveError(f"{partial} holds other members than {archive.name}")
         if members:
             for _ in joined.read_many(joined.names()):
                 pass

@@ -1,17 +1,28 @@
-"""What the filesystems of this package share: they list from memory, read by path, and refuse to write."""
+"""What the filesystems of this package share: they list from memory, read by path, and refuse to write.
+
+A tree is listed with its zip archives opened like folders: `data/masks_aa` + `data/masks_ab` become `data/masks/…`.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 from fsspec import AbstractFileSystem
 
 from reasonknee_hf.errors import FileMissingError
-from reasonknee_hf.hub.fs.folders import Info
+from reasonknee_hf.hub.fs.treefile import MemberFile
+from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.hub.zips.archive import CutArchive
+from reasonknee_hf.hub.zips.member_names import parent_folders
+from reasonknee_hf.hub.zips.parts import PartSet, find_part_sets
 
+Info = dict[str, Any]
 Span = tuple["int | None", "int | None"]  # the bounds of a Python slice
 
 
@@ -58,6 +69,35 @@ class ReadOnlyFileSystem(AbstractFileSystem):
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         return self._info(self._strip_protocol(path)) is not None
+
+    def isfile(self, path: str) -> bool:
+        return self._is(path, "file")
+
+    def isdir(self, path: str) -> bool:
+        return self._is(path, "directory")
+
+    def _is(self, path: str, kind: str) -> bool:
+        info = self._info(self._strip_protocol(path))
+        return info is not None and info["type"] == kind
+
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: Any = None,
+        **kwargs: Any,
+    ) -> Iterator[Any]:
+        """As in fsspec, but a folder that cannot be listed is an error unless `on_error` says otherwise.
+
+        `find`, `glob`, `du`, `get` and `expand_path` stand on this; without it an archive that cannot be opened
+        would look empty to them.
+        """
+        on_error = kwargs.setdefault(
+            "on_errors", on_error
+        )  # fsspec hands on to folders below all but `on_error`
+        if on_error is not None or self.exists(path):  # what is not there is empty
+            yield from super().walk(path, maxdepth, topdown, on_error=on_error or "raise", **kwargs)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -111,6 +151,14 @@ class ReadOnlyFileSystem(AbstractFileSystem):
         turns = {path: iter(answer) for path, answer in found.items() if not isinstance(answer, Exception)}
         return [next(turns[path]) if path in turns else found[path] for path in paths]
 
+    def _open(self, path: str, mode: str = "rb", size: int | None = None, **kwargs: Any) -> Any:
+        if mode != "rb":
+            self._refuse(path)
+        info = self.info(path)
+        if info["type"] == "directory":
+            raise IsADirectoryError(f"{path!r} of {self!r} is a folder")
+        return MemberFile(self, path, info["size"], **kwargs)
+
     # --- writing is refused ---------------------------------------------------------------------------------
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -147,3 +195,161 @@ def slice_bounds(start: int | None, end: int | None, size: int) -> tuple[int, in
     """The half-open range inside a file that a slice with these bounds covers."""
     first, stop, _ = slice(start, end).indices(size)
     return first, max(first, stop)
+
+
+# --- listings ---------------------------------------------------------------------------------------------
+
+
+class Folders:
+    """What `ls` and `info` need to know of a set of files. Built once, looked up by path.
+
+    Args:
+        files: Posix path -> what fsspec shall tell about the file beside its name and type.
+        folders: Folders that exist although no file lies in them.
+    """
+
+    def __init__(self, files: Mapping[str, Info], folders: Iterable[str] = ()) -> None:
+        self._infos: dict[str, Info] = {"": _folder_info("")}
+        self._children: dict[str, list[str]] = {"": []}
+        for folder in folders:
+            self._add_folder(folder)
+        for path, info in files.items():
+            parent = posixpath.dirname(path)
+            self._add_folder(parent)
+            self._children[parent].append(path)
+            self._infos[path] = {"name": path, "type": "file", **info}
+
+    def _add_folder(self, folder: str) -> None:
+        chain = []
+        while folder not in self._children:
+            chain.append(folder)
+            folder = posixpath.dirname(folder)
+        for missing in reversed(chain):
+            self._children[missing], self._infos[missing] = [], _folder_info(missing)
+            self._children[posixpath.dirname(missing)].append(missing)
+
+    def get(self, path: str) -> Info | None:
+        """About one file or folder, `None` where there is none."""
+        info = self._infos.get(path)
+        return None if info is None else dict(info)
+
+    def children(self, folder: str) -> list[Info] | None:
+        """What lies directly in a folder, sorted by name; `None` where it is no folder."""
+        names = self._children.get(folder)
+        return None if names is None else [dict(self._infos[name]) for name in sorted(names)]
+
+
+def _folder_info(name: str) -> Info:
+    return {"name": name, "size": 0, "type": "directory"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the bytes of a path lie: in a member of an archive, or, without one, in a file of the tree."""
+
+    path: str
+    archive: CutArchive | None = None
+    member: str = ""
+
+
+class MountedTree:
+    """A tree and its archives. Archives are opened when something in them is asked for, not before.
+
+    The members of an archive appear in the folder that its parts are named after, without the leading folder
+    that all of them share. A real folder of that name wins: what is unpacked needs no archive.
+
+    Args:
+        tree: The files as they are.
+        open_archive: Makes the archive of a set of parts.
+    """
+
+    def __init__(self, tree: Tree, open_archive: Callable[[Tree, PartSet], CutArchive] = CutArchive) -> None:
+        self.tree = tree
+        self._open_archive = open_archive
+        self._mounted: dict[str, Folders] = {}
+
+    @cached_property
+    def archives(self) -> Mapping[str, CutArchive]:
+        """Every archive by the folder that its members appear in."""
+        paths = self.tree.entries()
+        folders = parent_folders(paths)
+        sizes = {path: entry.size for path, entry in paths.items()}
+        return {
+            mount: self._open_archive(self.tree, parts)
+            for mount, parts in find_part_sets(paths, sizes).items()
+            if mount not in folders and mount not in paths
+        }
+
+    @cached_property
+    def _files(self) -> Folders:
+        entries = self.tree.entries().values()
+        return Folders(
+            {e.path: {"size": e.size, "blob_id": e.blob_id, "sha256": e.sha256} for e in entries},
+            folders=self.archives,
+        )
+
+    def _split(self, path: str) -> tuple[str, str] | None:
+        """The mount that a path lies in, and the rest of the path."""
+        for end in (*_slashes(path), len(path)):
+            if path[:end] in self.archives:
+                return path[:end], path[end + 1 :]
+        return None
+
+    def _listing(self, mount: str) -> Folders:
+        if mount not in self._mounted:
+            archive = self.archives[mount]
+            directory = archive.directory
+            sizes = {
+                f"{mount}/{path}": {"size": directory[directory.files[name]].size}
+                for path, name in archive.mounted.items()
+            }
+            self._mounted[mount] = Folders(sizes, folders=[mount])
+        return self._mounted[mount]
+
+    def info(self, path: str) -> Info | None:
+        """About one file, member or folder; `None` where there is none."""
+        split = self._split(path)
+        if not split or not split[1]:
+            return self._files.get(path)
+        archive = self.archives[split[0]]
+        name = archive.mounted.get(split[1])
+        if name is not None:  # without a listing of all the others
+            return {"name": path, "type": "file", "size": archive.member(name).size}
+        return self._listing(split[0]).get(path)
+
+    def children(self, path: str) -> list[Info] | None:
+        """What lies directly in a folder; `None` where it is no folder."""
+        split = self._split(path)
+        return self._listing(split[0]).children(path) if split else self._files.children(path)
+
+    def locate(self, path: str) -> Found:
+        """Where the bytes of a file lie.
+
+        Raises:
+            FileMissingError: Neither a file nor a member has this path.
+            IsADirectoryError: It is a folder.
+        """
+        split = self._split(path)
+        if split and split[1]:
+            archive = self.archives[split[0]]
+            name = archive.mounted.get(split[1])
+            if name is not None:
+                return Found(path, archive, name)
+        elif path in self.tree.entries():
+            return Found(path)
+        if self.info(path) is not None:
+            raise IsADirectoryError(f"{path!r} of {self.tree.name} is a folder")
+        inside = self.archives[split[0]].name if split else self.tree.name
+        raise FileMissingError(f"there is no {path!r} in {inside}")
+
+    def members(self, folder: str) -> list[str]:
+        """Paths of all members below a mount, relative to it. For an unpacked folder, of its files."""
+        folder = folder.strip("/")
+        if folder in self.archives:
+            return list(self.archives[folder].mounted)
+        prefix = f"{folder}/" if folder else ""
+        return [path[len(prefix) :] for path in self.tree.entries() if path.startswith(prefix)]
+
+
+def _slashes(path: str) -> Iterator[int]:
+    return (index for index, character in enumerate(path) if character == "/")

@@ -8,8 +8,7 @@ from urllib.parse import quote, unquote
 import fsspec
 
 from reasonknee_hf.errors import FileMissingError
-from reasonknee_hf.hub.fs.folders import Info
-from reasonknee_hf.hub.fs.readonly import ReadOnlyFileSystem, Span
+from reasonknee_hf.hub.fs.readonly import Info, ReadOnlyFileSystem, Span, slice_bounds
 
 SCHEME = "reasonknee-stretch"
 
@@ -40,12 +39,12 @@ class StretchFileSystem(ReadOnlyFileSystem):
             except ValueError:
                 raise FileMissingError(f"{path!r} is no stretch of a file") from None
             filesystem, name = fsspec.core.url_to_fs(url)
-            bounds = [slice(*one).indices(size) for one in wanted]
+            bounds = [slice_bounds(*one, size) for one in wanted]
             yield (
                 path,
                 [
-                    bytes(filesystem.cat_file(name, start=start + low, end=start + max(low, high)))
-                    for low, high, _ in bounds
+                    bytes(filesystem.cat_file(name, start=start + low, end=start + high))
+                    for low, high in bounds
                 ],
             )
 

@@ -1,99 +1,137 @@
-"""A file of a tree as a Python file object: one plain GET read from the front, ranges after a seek."""
+"""Files of a tree and members of an archive as file objects that any part of fsspec can work with."""
 
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NoReturn
+
+from fsspec.caching import BaseCache
+from fsspec.spec import AbstractBufferedFile
 
 from reasonknee_hf.hub.tree import Tree
 
-# Least bytes of a range after a seek: about what a line transfers in the time of a round trip.
-_BLOCK = 256 * 1024
+
+class MemberFile(AbstractBufferedFile):
+    """A member of an archive, read as a whole when its first byte is asked for.
+
+    Args:
+        fs: The filesystem that opens it.
+        path: The path there.
+        size: In bytes.
+        block_size: Least bytes of a range, where ranges are read.
+        cache_type: Another way of reading, one of fsspec.
+    """
+
+    _content: bytes | None = None
+
+    def __init__(
+        self,
+        fs: Any,
+        path: str,
+        size: int,
+        *,
+        block_size: int | None = None,
+        cache_type: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        options = {"block_size": block_size or None, "cache_type": cache_type or "none", **kwargs}
+        super().__init__(fs, path, size=size, **options)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        if self._content is None:
+            self._content = self.fs.cat_file(self.path)
+        return self._content[start:end]
+
+    def write(self, data: Any) -> NoReturn:
+        raise io.UnsupportedOperation(f"{self.path} is open for reading only")
 
 
-class _RawTreeFile(io.RawIOBase):
-    def __init__(self, tree: Tree, path: str) -> None:
-        self._tree, self._path = tree, path
-        self._position = 0
-        self._stream: Iterator[bytes] | None = None  # delivers from `_position + len(_ahead)` on
-        self._ahead = memoryview(b"")
+class TreeFile(MemberFile):
+    """A file of a tree: one plain GET while it is read from the front, ranges after a seek.
 
-    def readable(self) -> bool:
-        return True
+    Args:
+        tree: Where the file lies.
+        listed: Its path in the tree.
+    """
 
-    def seekable(self) -> bool:
-        return True
+    # About what a line transfers in the time of a round trip.
+    DEFAULT_BLOCK_SIZE = 256 * 1024
 
-    def tell(self) -> int:
-        return self._position
+    def __init__(self, fs: Any, path: str, tree: Tree, listed: str, **kwargs: Any) -> None:
+        self._tree, self._listed = tree, listed
+        size = kwargs.pop("size", None) or tree.size(listed)
+        stock = kwargs.pop("cache_type", None)
+        if stock == FromTheFront.name:  # as a pickle has it
+            stock = None
+        super().__init__(fs, path, size, cache_type=stock, **kwargs)
+        if stock is None:
+            self.cache = FromTheFront(self.blocksize, self._fetch_range, size, partial(tree.stream, listed))
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence == os.SEEK_CUR:
-            offset += self._position
-        elif whence == os.SEEK_END:
-            offset += self._tree.size(self._path)
-        if offset < 0:
-            raise ValueError(f"seek to {offset}")
-        ahead = offset - self._position
-        if 0 <= ahead < len(self._ahead):
-            self._ahead = self._ahead[ahead:]
-        elif ahead:
-            self._drop()
-        self._position = offset
-        return offset
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return (
+            self._tree.ranges(self._listed, [(start, min(end, self.size))])[0] if start < self.size else b""
+        )
 
-    def readinto(self, buffer: object) -> int:
-        target = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        if not self._ahead:
-            self._ahead = memoryview(self._next(len(target)))
-        count = min(len(target), len(self._ahead))
-        target[:count] = self._ahead[:count]
-        self._ahead = self._ahead[count:]
-        self._position += count
-        return count
 
-    def _next(self, length: int) -> bytes:
-        if self._position == 0 and self._stream is None:
-            self._stream = self._tree.stream(self._path)
+class FromTheFront(BaseCache):
+    """Reads on in one stream as long as nobody jumps, and keeps what came but was not taken yet.
+
+    Args:
+        blocksize: Least bytes of a range after a jump.
+        fetcher: Reads a range.
+        size: Bytes of the file.
+        open_stream: Begins to read from the front.
+    """
+
+    name = "from-the-front"
+
+    def __init__(
+        self,
+        blocksize: int,
+        fetcher: Callable[[int, int], bytes],
+        size: int,
+        open_stream: Callable[[], Iterator[bytes]],
+    ) -> None:
+        super().__init__(blocksize, fetcher, size)
+        self._open_stream = open_stream
+        self._stream: Iterator[bytes] | None = None  # delivers from the end of what is kept on
+        self._kept, self._start = b"", 0
+
+    def _fetch(self, start: int | None, stop: int | None) -> bytes:
+        start, stop = start or 0, self.size if stop is None else min(stop, self.size)
+        if not self._start <= start <= self._start + len(self._kept):
+            self.close()
+            self._start = start
+        if stop > self._start + len(self._kept):
+            pieces = [self._kept[start - self._start :]]
+            position = start + len(pieces[0])
+            while position < stop and (piece := self._next(position, stop)):
+                pieces.append(piece)
+                position += len(piece)
+            self._kept, self._start = b"".join(pieces), start
+        found = self._kept[start - self._start : max(0, stop - self._start)]
+        if len(found) > self.blocksize:  # nobody goes back that far, as the search for the end of a line does
+            self._kept, self._start = self._kept[stop - self._start :], start + len(found)
+        return found
+
+    def _next(self, position: int, stop: int) -> bytes:
+        if position == 0 and self._stream is None:
+            self._stream = self._open_stream()
         if self._stream is not None:
             try:
                 return next(self._stream, b"")
             except BaseException:
-                self._drop()  # a stream that failed would say next time that the file ends here
+                # A stream that failed would say next time that the file ends here, and what came of it is not
+                # to be believed.
+                self.close()
                 raise
-        size = self._tree.size(self._path)
-        stop = min(size, self._position + max(length, _BLOCK))
-        return self._tree.ranges(self._path, [(self._position, stop)])[0] if self._position < size else b""
-
-    def _drop(self) -> None:
-        stream, self._stream, self._ahead = self._stream, None, memoryview(b"")
-        if stream is not None:
-            stream.close()  # type: ignore[attr-defined]  # a generator: closes the connection
+        data: bytes = self.fetcher(position, min(self.size, max(stop, position + self.blocksize)))
+        return data
 
     def close(self) -> None:
-        if not self.closed:
-            self._drop()
-        super().close()
-
-
-class TreeFile(io.BufferedReader):
-    """A seekable reader over [`Tree`].
-
-    Args:
-        tree: Where the file lies.
-        path: Of the listing.
-    """
-
-    def __init__(self, tree: Tree, path: str) -> None:
-        super().__init__(_RawTreeFile(tree, path))
-        self.path = path
-        self.size = tree.entry(path).size
-
-
-class ContentFile(io.BufferedReader):
-    """A file whose content is in memory already, with the size that callers of fsspec files ask for."""
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__(io.BytesIO(content))  # a raw file in all that is used
-        self.size = len(content)
+        """Ends the stream, and with it the connection, and forgets what came."""
+        stream, self._stream, self._kept = self._stream, None, b""
+        if stream is not None:
+            stream.close()  # type: ignore[attr-defined]  # a generator

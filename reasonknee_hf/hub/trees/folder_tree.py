@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 
-from reasonknee_hf.errors import IntegrityError, ReasonKneeError, ReleaseError
+from reasonknee_hf.errors import FileMissingError, IntegrityError, ReasonKneeError, ReleaseError
 from reasonknee_hf.hub.locks import ForkSafeFilesystem
 from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
@@ -22,8 +23,11 @@ from reasonknee_hf.hub.tree import (
     refuse_pointer,
 )
 
+T = TypeVar("T")
+
 # Version control keeps thousands of objects here; none of them belongs to the release.
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
+_NOTHING = re.compile(r"(?!)")
 
 
 class FsspecTree:
@@ -31,6 +35,7 @@ class FsspecTree:
 
     Args:
         root: Local folder, or a URL such as `memory://release` or `s3://bucket/release`.
+        closed: Folders whose path it finds are listed as one entry, without size, and not looked into.
 
     Raises:
         ReleaseError: `root` is not a folder that can be listed.
@@ -38,7 +43,8 @@ class FsspecTree:
 
     sha: str | None = None
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], closed: re.Pattern[str] = _NOTHING) -> None:
+        self._closed = closed
         filesystem, self._root = fsspec.core.url_to_fs(os.fspath(root))
         self._base = ForkSafeFilesystem(filesystem)
         self._root = self._root.rstrip("/")
@@ -63,19 +69,26 @@ class FsspecTree:
         return self._entries
 
     def _list(self) -> dict[str, FileEntry]:
-        files = _files_below(self._root) if self._local else self._remote_files()
+        files = _files_below(self._root, self._closed) if self._local else self._remote_files()
         try:
             return {path: FileEntry(path, size) for path, size in sorted(files)}
         except OSError as error:
             raise ReleaseError(f"{self.name} cannot be listed: {error}. Name an existing folder") from error
 
     def _remote_files(self) -> Iterator[tuple[str, int | None]]:
+        # Not by `walk` of fsspec, to which a folder that cannot be listed is an empty one.
         prefix = len(self._root) + 1 if self._root else 0
-        for folder, folders, files in self._fs.walk(self._root, detail=True, on_error="raise"):
-            for skipped in _SKIPPED_FOLDERS & folders.keys():
-                del folders[skipped]
-            for base, info in files.items():
-                yield posixpath.join(folder, base)[prefix:], info.get("size")
+        folders = [self._root]
+        while folders:
+            folder = folders.pop()
+            for info in self._fs.ls(folder, detail=True):
+                path = info["name"].rstrip("/")
+                if info["type"] != "directory":
+                    yield path[prefix:], info.get("size")
+                elif self._closed.search(path[prefix:]):
+                    yield path[prefix:], None
+                elif path != folder and posixpath.basename(path) not in _SKIPPED_FOLDERS:
+                    folders.append(path)
 
     def entry(self, path: str) -> FileEntry:
         """One file. Raises [`FileMissingError`] if it is not listed."""
@@ -105,6 +118,10 @@ class FsspecTree:
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
         return [self._range(path, start, stop) for start, stop in spans]
+
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `spans`. There is nobody else to ask."""
+        return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
 
     def _range(self, path: str, start: int, stop: int) -> bytes:
         if self._local:
@@ -175,12 +192,37 @@ class FsspecTree:
         return f"{self._root}/{path}" if self._root else path
 
 
-def _files_below(
-    folder: str, prefix: str = "", above: frozenset[tuple[int, int]] = frozenset()
-) -> Iterator[tuple[str, int]]:
-    """Path and size of every file below a local folder; links are followed, unless back to a folder above.
+class FsspecFiles(FsspecTree):
+    """Some files of an fsspec filesystem by their paths there; nothing is listed to find them.
 
-    Volumes often lie on another disk, with a link in their place.
+    Args:
+        filesystem: Where they lie.
+        paths: The files.
+    """
+
+    def __init__(self, filesystem: Any, paths: Sequence[str]) -> None:
+        self._base, self._root, self._paths = ForkSafeFilesystem(filesystem), "", tuple(paths)
+        self._local = "file" in _protocols(filesystem)
+        self.identity = str(filesystem.unstrip_protocol(paths[0])) if paths else ""
+        self.name = type(filesystem).__name__
+        self._entries = None
+
+    def _list(self) -> dict[str, FileEntry]:
+        try:
+            return {path: FileEntry(path, self._fs.info(path).get("size")) for path in self._paths}
+        except FileNotFoundError as error:
+            raise FileMissingError(f"a file of {self.name} is not there: {error}") from error
+
+
+def _files_below(
+    folder: str,
+    closed: re.Pattern[str],
+    prefix: str = "",
+    above: frozenset[tuple[int, int]] = frozenset(),
+) -> Iterator[tuple[str, int | None]]:
+    """Path and size of every file below a local folder, and path of each closed folder.
+
+    Links are followed, unless back to a folder above: volumes often lie on another disk, with a link in their place.
     """
     own = os.stat(folder)
     here = (own.st_dev, own.st_ino)
@@ -196,8 +238,10 @@ def _files_below(
                 continue  # a link to nothing, to itself, or to where we may not go
             if stat.S_ISREG(state.st_mode):
                 yield prefix + entry.name, state.st_size
+            elif stat.S_ISDIR(state.st_mode) and closed.search(prefix + entry.name):
+                yield prefix + entry.name, None
             elif stat.S_ISDIR(state.st_mode) and entry.name not in _SKIPPED_FOLDERS:
-                yield from _files_below(entry.path, f"{prefix}{entry.name}/", above | {here})
+                yield from _files_below(entry.path, closed, f"{prefix}{entry.name}/", above | {here})
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import mmap
+import shutil
+import tempfile
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any, TypeVar
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import (
+    AnswerError,
     EndpointError,
-    ForbiddenError,
     IntegrityError,
     OfflineError,
     RemoteMissingError,
@@ -20,6 +24,7 @@ from reasonknee_hf.errors import (
 from reasonknee_hf.hub.block_cache import DiskCache
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import (
+    CHUNK,
     POINTER_LIMIT,
     FileEntry,
     check_span,
@@ -31,14 +36,14 @@ from reasonknee_hf.hub.wire import checks, listing
 from reasonknee_hf.hub.wire.client import Answer
 from reasonknee_hf.hub.wire.endpoints import Endpoint, EndpointLike, resolve_endpoints
 from reasonknee_hf.hub.wire.mirrors import Mirrors, health_of
-from reasonknee_hf.hub.wire.repository import Repository, check_repo_id
+from reasonknee_hf.hub.wire.repository import Repository, check_repo_id, kind_of, pieces_allowed
 from reasonknee_hf.hub.wire.tokens import Credentials
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _PATHS_AT_ONCE = 500
-# The file on which an endpoint shows that it cuts ranges honestly.
-_SAMPLE_BYTES, _SAMPLE_LIMIT = 256, 1024 * 1024
 # A stream may be resumed this often, and once more for every so many bytes that came.
 _RESUMES = 4
 _BYTES_PER_RESUME = 1024 * 1024
@@ -82,8 +87,12 @@ class HubTree:
         self._lock = ForkSafeLock()
         self._entries: dict[str, FileEntry] | None = None
         self._filled: frozenset[str] = frozenset()
+        self._wholes: dict[str, mmap.mmap] = {}
         revision = revision or "main"
         self.sha = revision if checks.FULL_SHA.fullmatch(revision) else self._resolve(revision)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_wholes": {}}
 
     @property
     def name(self) -> str:
@@ -205,7 +214,7 @@ class HubTree:
         """The size in bytes: by the listing, else by what the answer to a one-byte range names.
 
         Raises:
-            IntegrityError: No endpoint tells it; names the URL and the headers that are missing.
+            AnswerError: No endpoint tells it; names the URL and the headers that are missing.
         """
         entry = self.entry(path)
         if entry.size is not None:
@@ -216,7 +225,7 @@ class HubTree:
             answer.close()
             if identity.size is None:
                 url = self._repository.url(endpoint, self.sha, path)
-                raise IntegrityError(
+                raise AnswerError(
                     f"{url}: neither X-Linked-Size nor the total in Content-Range says how large the file "
                     f"is, and the API of {endpoint.url} does not either. Ask another endpoint"
                 )
@@ -244,87 +253,119 @@ class HubTree:
         return self.cache.get(self._key(path)) if self.cache is not None else None
 
     def _read_anywhere(self, path: str) -> bytes:
-        for _ in self.mirrors.endpoints:
+        whole = io.BytesIO()
+        self._fetch(path, whole)
+        return whole.getvalue()
+
+    def _fetch(self, path: str, target: IO[bytes]) -> None:
+        """Writes the whole file, verified; a wrong copy is asked for elsewhere."""
+        for tries_left in reversed(range(len(self.mirrors.endpoints) + 1)):
+            target.seek(0)
+            target.truncate()
             try:
-                return b"".join(self.stream(path))
-            except IntegrityError as error:  # noqa: PERF203 - that endpoint is asked last from now on
-                logger.warning("reading again: %s", error)
-        return b"".join(self.stream(path))
+                target.writelines(self._stream(path, 0, None, rescued=False))
+            except IntegrityError as error:
+                if not tries_left:
+                    raise
+                logger.warning("reading again: %s", error)  # that endpoint is asked last from now on
+            else:
+                return
 
     def ranges(
         self, path: str, spans: Sequence[tuple[int, int]], *, checked_later: bool = False
     ) -> list[bytes]:
-        """The bytes of half-open `spans`, in order: one request a span, each verified, or a typed error."""
+        """The bytes of half-open `spans`, in order: one request a span, each verified, or a typed error.
+
+        Where no endpoint cuts ranges, the whole file is fetched once.
+        """
         entry = self.entry(path)
         for start, stop in spans:
             check_span(path, start, stop, entry.size)
         if environment.offline() or (entry.size is not None and entry.size <= POINTER_LIMIT):
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
-        what = self._repository.what(self.sha, path)
-        found = []
-        for span in spans:
-            attempt = partial(self._range, entry, span, checked_later)
-            found.append(self.mirrors.ask(attempt, what, ranged=True) if span[0] < span[1] else b"")
-        return found
+        content = self._wholes.get(path)
+        if content is None:
+            try:
+                return [
+                    self._range(entry, span, checked_later) if span[0] < span[1] else b"" for span in spans
+                ]
+            except checks.NoRangesError as error:
+                content = self._without_ranges(entry, error)
+        return [content[start:stop] for start, stop in spans]
 
-    def _range(
-        self, entry: FileEntry, span: tuple[int, int], checked_later: bool, endpoint: Endpoint
-    ) -> bytes:
-        where = f"{endpoint.url} for {self._repository.what(self.sha, entry.path)}"
-        wanted = span[1] - span[0]
-        whole = wanted == entry.size
-        _, answer = self._open(entry, span, checked_later or whole, endpoint)
-        with answer:
-            data = answer.read(wanted)
-            if len(data) < wanted:
-                raise UnreachableError(f"{where}: broke off after {len(data)} of {wanted} bytes")
-            if answer.length is None and not answer.ended():
-                raise IntegrityError(f"{where}: sends more than the {wanted} bytes that were asked for")
-        if whole:
-            check = checks.ContentCheck(entry)
-            check.update(data)
-            check.finish(where)
-        return data
+    def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
+        """What `check` makes of the bytes of `spans`; an endpoint whose bytes it refuses is demoted.
 
-    def _open(
-        self, entry: FileEntry, span: tuple[int, int] | None, checked_later: bool, endpoint: Endpoint
-    ) -> tuple[Endpoint, Answer]:
-        if not checked_later and not health_of(endpoint).honest_ranges:
-            with self._lock:
-                self._require_honest_ranges(endpoint)
-        return endpoint, self._repository.open(endpoint, self.sha, entry, span)[0]
-
-    def _require_honest_ranges(self, endpoint: Endpoint) -> None:
-        """Compares one range of an endpoint with the same bytes of a verified file, once in a process.
-
-        No header shows that a server sends other bytes than it says. Where no checksum follows, ranges are
-        believed only after one that could be checked.
+        Raises:
+            IntegrityError: As `check` raised it, where it refuses what every endpoint gives: then it is the release
+                that is damaged.
         """
-        health = health_of(endpoint)
-        if health.honest_ranges:
-            return
-        hashed = [e for e in self.entries().values() if e.size and (e.sha256 or e.blob_id)]
-        fitting = [e for e in hashed if _SAMPLE_BYTES <= (e.size or 0) <= _SAMPLE_LIMIT]
-        if not fitting:
-            return
-        sample = min(fitting, key=lambda entry: entry.size or 0)
+        entries = {path: self.entry(path) for path, _, _ in spans}
+        refused: dict[Endpoint, IntegrityError] = {}
+
+        def attempt(endpoint: Endpoint) -> T:
+            found = [
+                self._repository.range(endpoint, self.sha, entries[path], (start, stop))
+                for path, start, stop in spans
+            ]
+            try:
+                return check(found)
+            except AnswerError:
+                raise
+            except IntegrityError as error:
+                for entry in entries.values():  # or it is the endpoint that lies
+                    self._prove(entry, False, endpoint)
+                refused[endpoint] = error
+                raise AnswerError(f"{endpoint.url}: {error}") from error
+
+        what = ", ".join(self._repository.what(self.sha, path) for path in entries)
         try:
-            answer = self._repository.open(endpoint, self.sha, sample, None)[0]
-        except (RemoteMissingError, ForbiddenError):
-            return  # says nothing about ranges
-        with answer:
-            whole = answer.everything(_SAMPLE_LIMIT)
-        check = checks.ContentCheck(sample)
-        check.update(whole)
-        check.finish(f"{endpoint.url} for {self._repository.what(self.sha, sample.path)}")
-        middle = len(whole) // 2
-        span = (middle, middle + _SAMPLE_BYTES // 4)
-        if self._range(sample, span, True, endpoint) != whole[slice(*span)]:
-            raise checks.NoRangesError(
-                f"{endpoint.url}: sends other bytes than a range says, seen on {sample.path}"
-            )
-        health.honest_ranges = True
+            return self.mirrors.ask(attempt, what, ranged=True)
+        except OfflineError:
+            return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
+        except checks.NoRangesError as error:
+            return check([self._without_ranges(entries[path], error)[a:b] for path, a, b in spans])
+        except EndpointError:
+            if len(refused) < len(self.mirrors.endpoints):
+                raise
+            raise refused[self.mirrors.endpoints[0]] from None
+
+    def _range(self, entry: FileEntry, span: tuple[int, int], checked_later: bool) -> bytes:
+        def attempt(endpoint: Endpoint) -> bytes:
+            self._prove(entry, checked_later or span == (0, entry.size), endpoint)
+            return self._repository.range(endpoint, self.sha, entry, span)
+
+        return self.mirrors.ask(attempt, self._repository.what(self.sha, entry.path), ranged=True)
+
+    def _without_ranges(self, entry: FileEntry, reason: checks.NoRangesError) -> mmap.mmap:
+        """The whole file, verified and for once in this process, in a file that is gone with the process."""
+        with self._lock:
+            if entry.path not in self._wholes:
+                size, folder = entry.size or 0, tempfile.gettempdir()
+                if shutil.disk_usage(folder).free < size:
+                    raise checks.NoRangesError(
+                        f"{reason}. The whole file of {size:,} bytes does not fit into {folder}: name another "
+                        f"endpoint, or set TMPDIR"
+                    ) from reason
+                logger.warning("%s. Fetching the whole file of %s bytes, once", reason, f"{size:,}")
+                with tempfile.TemporaryFile() as file:
+                    self._fetch(entry.path, file)
+                    file.flush()
+                    self._wholes[entry.path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return self._wholes[entry.path]
+
+    def _prove(self, entry: FileEntry, checked_later: bool, endpoint: Endpoint) -> None:
+        """Where no checksum follows, ranges are believed only after one that could be checked: once in a process for
+        each endpoint and kind of file.
+        """
+        health, kind = health_of(endpoint), kind_of(entry.path)
+        if checked_later or kind in health.honest_ranges:
+            return
+        with self._lock:
+            if kind not in health.honest_ranges:
+                self._repository.prove_ranges(endpoint, self.sha, entry, self.entries())
+                health.honest_ranges |= {kind}
 
     def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The file in chunks, by one plain GET; a range is asked for only if `start` or `stop` is given.
@@ -340,6 +381,9 @@ class HubTree:
         Raises:
             EndpointError: What came is wrong, or no endpoint has the rest.
         """
+        return self._stream(path, start, stop)
+
+    def _stream(self, path: str, start: int, stop: int | None, *, rescued: bool = True) -> Iterator[bytes]:
         entry = self.entry(path)
         end = entry.size if stop is None else stop
         if start or stop is not None:
@@ -354,11 +398,29 @@ class HubTree:
         whole = start == 0 and end == entry.size
         check = checks.ContentCheck(entry if whole or end is None else FileEntry(path))
         what = self._repository.what(self.sha, path)
-        position, resumes = start, 0
+        position, resumes, pieces_seen = start, 0, 0
+
+        def attempt(endpoint: Endpoint) -> tuple[Endpoint, Answer]:
+            if span is not None:
+                self._prove(entry, whole, endpoint)
+            return endpoint, self._repository.open(endpoint, self.sha, entry, span)[0]
+
         while True:
             span = (position, end) if end is not None and (position or stop is not None) else None
-            attempt = partial(self._open, entry, span, span is None or whole)
-            endpoint, answer = self.mirrors.ask(attempt, what, ranged=span is not None)
+            try:
+                endpoint, answer = self.mirrors.ask(attempt, what, ranged=span is not None)
+            except checks.NoRangesError as error:
+                if not rescued:
+                    raise
+                content = self._without_ranges(entry, error)
+                end = len(content) if end is None else end
+                for at in range(position, end, CHUNK):
+                    chunk = content[at : min(at + CHUNK, end)]
+                    check.update(chunk)
+                    if at + CHUNK >= end:
+                        check.finish(what)
+                    yield chunk
+                return
             where = f"{endpoint.url} for {what}"
             end = answer.length if end is None else end
             try:
@@ -366,23 +428,31 @@ class HubTree:
                     for chunk in answer.chunks():
                         if position == 0:
                             refuse_pointer(path, chunk, self.name)
+                        if span is not None and end is not None and answer.stop > end:
+                            chunk = chunk[: end - position]  # more of the file than was asked for
                         position += len(chunk)
                         check.update(chunk)
                         if end is None or position < end:
                             yield chunk
                         elif position > end:
-                            raise IntegrityError(f"{where}: sends more than the {end} bytes of the listing")
+                            raise AnswerError(f"{where}: sends more than the {end} bytes of the listing")
                         else:
                             check.finish(where)  # before the last chunk is handed out
                             yield chunk
+                            if span is not None:
+                                return
                 if end is None:
                     _refuse_unmeasured(answer, entry, where)
                     check.finish(where)
                 elif position < end:
+                    pieces_seen += 1
+                    if answer.stop == position and pieces_seen <= pieces_allowed(position - start):
+                        continue  # a part of the range, and it said so
                     raise UnreachableError(f"{where}: ended at {position} of {end} bytes")
                 return
             except IntegrityError as error:
-                self.mirrors.demote(endpoint, error)
+                if isinstance(error, AnswerError):
+                    self.mirrors.demote(endpoint, error)
                 raise
             except UnreachableError as error:
                 self.mirrors.demote(endpoint, error)
@@ -396,4 +466,4 @@ def _refuse_unmeasured(answer: Answer, entry: FileEntry, where: str) -> None:
     """A body that ends when the connection does must be measured by something else."""
     known = entry.size is not None or entry.blob_id is not None or entry.sha256 is not None
     if not answer.delimited and not known:
-        raise IntegrityError(f"{where}: neither a header nor the listing says how long the file is")
+        raise AnswerError(f"{where}: neither a header nor the listing says how long the file is")

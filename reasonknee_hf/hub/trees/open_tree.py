@@ -25,6 +25,7 @@ def open_tree(
     token: str | bool | None = None,
     *,
     cache: DiskCache | None = None,
+    closed: re.Pattern[str] | None = None,
 ) -> Tree:
     """Opens a folder, an fsspec URL or a dataset on a Hub.
 
@@ -34,6 +35,7 @@ def open_tree(
         endpoint: Of a dataset on a Hub, see [`resolve_endpoints`].
         token: Of a dataset on a Hub, see [`Credentials`].
         cache: Keeps what comes from a Hub.
+        closed: Folders whose path it finds are listed as one entry, see [`FsspecTree`]; not for a Hub.
 
     Returns:
         [`Tree`]: Listing and bytes of the files.
@@ -60,7 +62,8 @@ def open_tree(
             raise OptionError(
                 f"{text!r} is not a dataset on a Hub, so it has no revision {revision!r}; leave it out"
             )
-        return FsspecTree(os.path.expanduser(text) if "://" not in text else text)
+        root = os.path.expanduser(text) if "://" not in text else text
+        return FsspecTree(root) if closed is None else FsspecTree(root, closed)
     if is_repo_id(text):
         return HubTree(text, revision, endpoint, token, cache=cache)
     raise OptionError(

@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
-import email.utils
 import hashlib
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from reasonknee_hf.errors import (
+    AnswerError,
     EndpointError,
     ForbiddenError,
-    IntegrityError,
     RemoteMissingError,
     ThrottledError,
     UnreachableError,
 )
 from reasonknee_hf.hub.tree import FileEntry
+from reasonknee_hf.hub.wire.retries import PASSING, Headers, retry_after
 
 FULL_SHA = re.compile(r"[0-9a-f]{40}")
 _CONTENT_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)")
-_TRANSIENT = frozenset({408, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524})
+# An answer that begins this much before what was asked for, or more, is no range.
+_LEAD = 1024 * 1024
 
 
-class Headers(Protocol):
-    """Headers of one answer, looked up without regard to case."""
-
-    def get(self, name: str, failobj: Any = None) -> Any: ...
-
-
-class NoRangesError(IntegrityError):
+class NoRangesError(AnswerError):
     """The endpoint answered a range request with the whole file."""
 
 
-class ContentError(IntegrityError):
+class ContentError(AnswerError):
     """A whole file does not have the size or the hash of the listing."""
 
 
-class StaleError(IntegrityError):
+class StaleError(AnswerError):
     """The endpoint serves another commit, or cannot prove which one it serves."""
+
+
+class UnexplainedError(RemoteMissingError):
+    """Not there, and not in the words of a Hub: it may be the door that is not there."""
+
+
+class AbsentError(UnreachableError):
+    """The endpoint does not have a file that is listed: it lags behind, or has lost it."""
 
 
 class RetryLaterError(ThrottledError):
@@ -59,7 +61,7 @@ class RetryLaterError(ThrottledError):
 
 
 def status_error(
-    status: int, headers: Headers, what: str, where: str, *, anonymous: str | None
+    status: int, headers: Headers, what: str, where: str, *, anonymous: str | None, listed: bool = False
 ) -> EndpointError:
     """The typed error for an answer that is neither a success nor a redirect.
 
@@ -69,49 +71,39 @@ def status_error(
         what: The file or revision that was asked for.
         where: The endpoint, masked.
         anonymous: Why the request carried no token, `None` if it carried one.
+        listed: Whether a file was asked for that is known to be there.
     """
     code = headers.get("X-Error-Code") or ""
+    told = f"{where} answered {status} {code}".rstrip() + f" for {what}"
+    wait = retry_after(headers)
     if status == 429:
-        wait = retry_after(headers)
         asked = "does not say for how long" if wait is None else f"asks for {wait:.0f} s of patience"
         return RetryLaterError(f"{where} limits the rate of requests for {what} and {asked}", wait)
-    if status in _TRANSIENT:
-        error: EndpointError = UnreachableError(f"{where} answered {status} for {what}; try again later")
-        wait = retry_after(headers)
-        return RetryLaterError(f"{where} answered {status} for {what}", wait) if wait else error
-    if status in (401, 403) and code != "RepoNotFound":
+    if status in PASSING:
+        return RetryLaterError(told, wait) if wait else UnreachableError(f"{told}; try again later")
+    absent = status in (404, 410) or code == "RepoNotFound"
+    if status in (401, 403) and (listed or not absent):
         hint = "the token is not accepted or has no access; ask for access on the dataset's page"
         if anonymous:
             hint = f"no token was sent ({anonymous}); log in with `hf auth login` or pass token="
-        return ForbiddenError(f"{where} answered {status} {code} for {what}: {hint}".replace("  ", " "))
-    if status in (404, 410) or code == "RepoNotFound":
-        kind = {
+        return ForbiddenError(f"{told}: {hint}")
+    if absent and listed:
+        return AbsentError(
+            f"{told}, which is listed: it lags behind or has lost it. Try later, or another endpoint"
+        )
+    if absent:
+        named = {
             "RepoNotFound": "the repository is not there, or it is private and "
             + (f"no token was sent ({anonymous})" if anonymous else "the token has no access"),
             "RevisionNotFound": "there is no such revision; name a branch, a tag or a full commit sha",
             "EntryNotFound": "the revision holds no such file",
-        }.get(code, "not there; check the name of the repository, the revision and the file")
-        return RemoteMissingError(f"{where} answered {status} for {what}: {kind}")
-    return IntegrityError(f"{where} answered {status} for {what}, which means nothing here")
-
-
-def retry_after(headers: Headers) -> float | None:
-    """Seconds until a request makes sense again, by `Retry-After` or the `RateLimit` headers."""
-    text = (headers.get("Retry-After") or "").strip()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
-    if text:
-        try:
-            return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-        except (TypeError, ValueError):
-            pass
-    for name in ("RateLimit", "RateLimit-Reset", "X-RateLimit-Reset"):
-        text = (headers.get(name) or "").strip()
-        found = re.search(r"(?:^|[;,\s])(?:t|reset)=(\d+)", text) or re.fullmatch(r"(\d+)", text)
-        if found:
-            seconds = float(found[1])
-            return max(0.0, seconds - time.time()) if seconds > 1e9 else seconds
-    return None
+        }
+        if code in named:
+            return RemoteMissingError(f"{told}: {named[code]}")
+        return UnexplainedError(
+            f"{told}: not there; check the name of the repository, the revision and the file"
+        )
+    return AnswerError(f"{told}, which means nothing here")
 
 
 # --- range answers --------------------------------------------------------------------------------
@@ -119,8 +111,8 @@ def retry_after(headers: Headers) -> float | None:
 
 def check_range_head(
     status: int, headers: Headers, length: int | None, span: tuple[int, int], size: int | None, where: str
-) -> int | None:
-    """Checks the head of the answer to a range request and returns the total size that it names.
+) -> tuple[int, int, int | None]:
+    """Checks the head of the answer to a range request.
 
     Args:
         status: Status code.
@@ -130,53 +122,73 @@ def check_range_head(
         size: Size of the file by the listing, if known.
         where: The file and the endpoint, for messages.
 
+    Returns:
+        `(start, stop, total)`: The range that is about to come, and the size of the file that the answer names. It
+        holds the first byte that was asked for; it may begin before, end earlier or go on behind, if it says so.
+
     Raises:
         NoRangesError: The whole file is about to come.
-        IntegrityError: Anything else than exactly the bytes that were asked for is about to come.
+        AnswerError: What is about to come is of no use, or contradicts itself.
     """
     start, stop = span
+    asked = f"bytes {start}-{stop - 1}"
+    if status == 200 and is_page(headers):
+        raise AnswerError(f"{where}: {A_PAGE}")
     if status == 200 and length is not None and size is not None and length != size:
-        raise IntegrityError(f"{where}: sends {length} bytes of something else, the file has {size}")
+        raise AnswerError(f"{where}: sends {length} bytes of something else, the file has {size}")
     if status == 200:
-        raise NoRangesError(
-            f"{where}: does not honour ranges (200 instead of 206 for bytes {start}-{stop - 1})"
-        )
+        raise NoRangesError(f"{where}: does not honour ranges (200 instead of 206 for {asked})")
     if status != 206:
-        raise IntegrityError(f"{where}: answered {status} instead of 206 for bytes {start}-{stop - 1}")
+        raise AnswerError(f"{where}: answered {status} instead of 206 for {asked}")
     _check_encoding(headers, where)
     if "multipart" in (headers.get("Content-Type") or "").lower():
-        raise IntegrityError(f"{where}: sent several parts where one range was asked for")
-    if length is not None and length != stop - start:
-        raise IntegrityError(f"{where}: announces {length} bytes for a range of {stop - start}")
+        raise AnswerError(f"{where}: sent several parts where one range was asked for")
     text = headers.get("Content-Range")
-    if text is None:
-        # Some proxies drop the header. A server that knows no ranges would have answered 200, and the number
-        # of bytes still has to fit; the position is then vouched for by the status alone.
-        return None
-    found = _CONTENT_RANGE.fullmatch(text.strip())
-    if found is None or (int(found[1]), int(found[2]) + 1) != (start, stop):
-        raise IntegrityError(f"{where}: sends {text!r} where bytes {start}-{stop - 1} were asked for")
-    total = None if found[3] == "*" else int(found[3])
-    if total is not None and size is not None and total != size:
-        raise IntegrityError(f"{where}: says the file has {total} bytes, the listing says {size}")
-    return total
+    total = None
+    if text is not None:
+        found = _CONTENT_RANGE.fullmatch(text.strip())
+        first, last = (int(found[1]), int(found[2])) if found else (0, -1)
+        if found is None or not first <= start <= last:
+            raise AnswerError(f"{where}: sends {text!r} where {asked} were asked for")
+        total = None if found[3] == "*" else int(found[3])
+        if total is not None and size is not None and total != size:
+            raise AnswerError(f"{where}: says the file has {total} bytes, the listing says {size}")
+        if start - first > _LEAD:
+            raise NoRangesError(f"{where}: sends {text!r} where {asked} were asked for")
+        start, stop = first, last + 1
+    # Without the header, which some proxies drop, the position is vouched for by the status alone: a server that
+    # knows no ranges would have answered 200. The number of bytes still has to fit.
+    if length is not None and length != stop - start:
+        raise AnswerError(f"{where}: announces {length} bytes for a range of {stop - start}")
+    return start, stop, total
 
 
 def check_whole_head(status: int, headers: Headers, length: int | None, size: int | None, where: str) -> None:
-    """Checks the head of the answer to a plain GET. Raises [`IntegrityError`]."""
+    """Checks the head of the answer to a plain GET. Raises [`AnswerError`]."""
     if status != 200:
-        raise IntegrityError(f"{where}: answered {status} instead of 200")
+        raise AnswerError(f"{where}: answered {status} instead of 200")
+    if is_page(headers) and length != size:
+        raise AnswerError(f"{where}: {A_PAGE}")
     _check_encoding(headers, where)
     if length is not None and size is not None and length != size:
-        raise IntegrityError(f"{where}: announces {length} bytes, the listing says {size}")
+        raise AnswerError(f"{where}: announces {length} bytes, the listing says {size}")
+
+
+A_PAGE = (
+    "sent a web page (HTML) in place of what was asked for. A login portal or a proxy may stand between: open the "
+    "address in a browser, or name another endpoint"
+)
+
+
+def is_page(headers: Headers) -> bool:
+    """Whether a web page is about to come."""
+    return "text/html" in (headers.get("Content-Type") or "").lower()
 
 
 def _check_encoding(headers: Headers, where: str) -> None:
     encoding = (headers.get("Content-Encoding") or "identity").strip().lower()
     if encoding not in ("identity", ""):
-        raise IntegrityError(
-            f"{where}: sends the file in {encoding!r} encoding although identity was asked for"
-        )
+        raise AnswerError(f"{where}: sends the file in {encoding!r} encoding although identity was asked for")
 
 
 # --- identity -------------------------------------------------------------------------------------
@@ -218,10 +230,10 @@ def check_identity(identity: Identity, entry: FileEntry, sha: str, where: str) -
 
     Raises:
         StaleError: The answer says that it belongs to something else.
-        IntegrityError: The size is not the listing's.
+        AnswerError: The size is not the listing's.
     """
     if entry.size is not None and identity.size is not None and identity.size != entry.size:
-        raise IntegrityError(f"{where}: has {identity.size} bytes, the listing says {entry.size}")
+        raise AnswerError(f"{where}: has {identity.size} bytes, the listing says {entry.size}")
     etag = identity.etag or ""
     expected = None
     if re.fullmatch(r"[0-9a-f]{64}", etag):
@@ -295,3 +307,10 @@ class ContentCheck:
                 f"{where}: the content does not have the hash of the listing ({str(expected)[:12]}…). "
                 f"A mirror that keeps a damaged copy must be left out by endpoint="
             )
+
+
+def check_content(entry: FileEntry, content: bytes, where: str) -> None:
+    """Raises [`ContentError`] if `content` is not the listed file."""
+    check = ContentCheck(entry)
+    check.update(content)
+    check.finish(where)

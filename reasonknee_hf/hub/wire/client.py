@@ -55,7 +55,10 @@ class Answer:
         headers: Looked up without regard to case.
         length: Announced length of the body, if any.
         delimited: Whether the end of the body can be told from a broken connection.
+        stop: Of a range, the place in the file where the body ends; set by who has checked the head.
     """
+
+    stop = 0
 
     def __init__(
         self, url: str, response: http.client.HTTPResponse, key: _Key, link: _Link, timeout: float

@@ -6,17 +6,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reasonknee_hf.errors import IntegrityError
+from reasonknee_hf.errors import AnswerError
 from reasonknee_hf.hub.tree import FileEntry
+from reasonknee_hf.hub.wire.checks import A_PAGE
 
 
 def parse_json(content: bytes, what: str, where: str) -> Any:
-    """Raises [`IntegrityError`] for what is not JSON, such as the page of a login portal."""
+    """Raises [`AnswerError`] for what is not JSON, such as the page of a login portal."""
     try:
         return json.loads(content)
     except ValueError:
         start = content[:60].decode("utf-8", "replace").strip()
-        raise IntegrityError(f"{where}: sent something else than JSON for {what}: {start!r}") from None
+        kind = A_PAGE if start.startswith("<") else f"sent something else than JSON: {start!r}"
+        raise AnswerError(f"{where}: {kind} (asked for {what})") from None
 
 
 def from_info(info: Any, what: str, where: str) -> tuple[str, dict[str, FileEntry]]:
@@ -25,17 +27,17 @@ def from_info(info: Any, what: str, where: str) -> tuple[str, dict[str, FileEntr
         sha = str(info["sha"])
         found = [_entry(item["rfilename"], item, item.get("blobId")) for item in info["siblings"]]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise IntegrityError(f"{where}: the info of {what} lacks what it must have ({error!r})") from None
+        raise AnswerError(f"{where}: the info of {what} lacks what it must have ({error!r})") from None
     return sha, {entry.path: entry for entry in sorted(found, key=lambda entry: entry.path)}
 
 
 def from_paths_info(items: Any, what: str, where: str) -> dict[str, FileEntry]:
-    """Files of the answer to a `paths-info` request."""
+    """Files of the answer to a `paths-info` or a `tree` request."""
     try:
         found = [_entry(item["path"], item, item.get("oid")) for item in items if item.get("type") == "file"]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise IntegrityError(f"{where}: the sizes of {what} lack what they must have ({error!r})") from None
-    return {entry.path: entry for entry in found}
+        raise AnswerError(f"{where}: the sizes of {what} lack what they must have ({error!r})") from None
+    return {entry.path: entry for entry in sorted(found, key=lambda entry: entry.path)}
 
 
 def _entry(path: Any, item: Mapping[str, Any], blob_id: Any) -> FileEntry:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from reasonknee_hf.errors import IntegrityError, UnreachableError
+from reasonknee_hf.errors import AnswerError, UnreachableError
 from reasonknee_hf.hub.wire import checks
 from reasonknee_hf.hub.wire.client import Answer, SlowError, send
 from reasonknee_hf.hub.wire.endpoints import masked, origin_of
@@ -63,7 +63,7 @@ def follow(
 
     Raises:
         UnreachableError: A host does not answer; the message says who sent us there.
-        IntegrityError: Too many redirects, or one without a goal.
+        AnswerError: Too many redirects, or one without a goal.
     """
     first, foreign = url, False
     heads: dict[str, str | None] = {}
@@ -88,16 +88,14 @@ def follow(
         following = _goal(answer, what)
         foreign = foreign or origin_of(following) != origin_of(url)  # once dropped, a token stays dropped
         url = following
-    raise IntegrityError(f"{what}: {masked(first)} redirects more than {_MAX_HOPS} times")
+    raise AnswerError(f"{what}: {masked(first)} redirects more than {_MAX_HOPS} times")
 
 
 def _goal(answer: Answer, what: str) -> str:
     """Where a redirect leads to."""
     goal = answer.headers.get("Location")
     if not goal:
-        raise IntegrityError(
-            f"{what}: {masked(answer.url)} answered {answer.status} without saying where to go"
-        )
+        raise AnswerError(f"{what}: {masked(answer.url)} answered {answer.status} without saying where to go")
     try:
         joined = urllib.parse.urljoin(answer.url, goal.strip())
         following = urllib.parse.quote(joined, safe="!#$%&'()*+,/:;=?@[]~")
@@ -106,9 +104,9 @@ def _goal(answer: Answer, what: str) -> str:
     except ValueError:
         fit = False
     if not fit:
-        raise IntegrityError(f"{what}: {masked(answer.url)} redirects to what is not a web address")
+        raise AnswerError(f"{what}: {masked(answer.url)} redirects to what is not a web address")
     if answer.url.lower().startswith("https:") and parts.scheme == "http":
-        raise IntegrityError(f"{what}: {masked(answer.url)} redirects to plain http, which is not followed")
+        raise AnswerError(f"{what}: {masked(answer.url)} redirects to plain http, which is not followed")
     return following
 
 

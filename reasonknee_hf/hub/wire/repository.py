@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-from reasonknee_hf.errors import EndpointError, IntegrityError, OptionError, UnreachableError
+from reasonknee_hf.errors import AnswerError, EndpointError, OptionError, RemoteMissingError, UnreachableError
 from reasonknee_hf.hub.locks import ForkSafeLock
-from reasonknee_hf.hub.tree import FileEntry
+from reasonknee_hf.hub.tree import CHUNK, FileEntry
 from reasonknee_hf.hub.wire import checks, listing
 from reasonknee_hf.hub.wire import redirects as fetch
 from reasonknee_hf.hub.wire.client import Answer
@@ -22,8 +23,12 @@ logger = logging.getLogger(__name__)
 _MAX_JSON = 256 * 1024 * 1024
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
+# The file on which an endpoint shows that it cuts ranges honestly, or the start of a large one.
+_SAMPLE_BYTES, _SAMPLE_LIMIT, _SAMPLE_HEAD = 256, 1024 * 1024, 4096
+
 Span = tuple[int, int]
 
+_NEXT_PAGE = re.compile(r"<([^>]*)>\s*;[^,]*\brel=\"?next\b")
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}", re.ASCII)
 
 
@@ -69,14 +74,40 @@ class Repository:
             StaleError: A commit was asked for, another one is shown.
             EndpointError: The endpoint does not show the revision.
         """
-        info = self._api(endpoint, f"revision/{urllib.parse.quote(revision, safe='')}?blobs=true", what)
-        sha, entries = listing.from_info(info, what, endpoint.url)
+        place = urllib.parse.quote(revision, safe="")
+        try:
+            info = self._api(endpoint, f"revision/{place}?blobs=true", what)
+            sha, entries = listing.from_info(info, what, endpoint.url)
+        except checks.UnexplainedError as error:
+            # Registries that stand before the Hub may know the other way to list, and no query for this one.
+            sha, entries = self._info_by_tree(endpoint, revision, what, error)
         if not checks.FULL_SHA.fullmatch(sha):
-            raise IntegrityError(f"{endpoint.url}: resolves {what} to {sha!r}, which is not a commit sha")
+            raise AnswerError(f"{endpoint.url}: resolves {what} to {sha!r}, which is not a commit sha")
         if checks.FULL_SHA.fullmatch(revision) and sha != revision:
             raise checks.StaleError(f"{endpoint.url}: shows commit {sha[:12]} when asked for {what}")
         self._shown |= {(endpoint.url, sha)}
         return sha, entries
+
+    def _info_by_tree(
+        self, endpoint: Endpoint, revision: str, what: str, first: RemoteMissingError
+    ) -> tuple[str, dict[str, FileEntry]]:
+        """Commit and files by the pages of the tree API. Raises `first` if there is no such API either."""
+        place = urllib.parse.quote(revision, safe="")
+        try:
+            sha = str(self._api(endpoint, f"revision/{place}", what)["sha"])
+        except (RemoteMissingError, TypeError, KeyError):
+            if not checks.FULL_SHA.fullmatch(revision):
+                raise first from None
+            sha = revision
+        entries: dict[str, FileEntry] = {}
+        query: str | None = "recursive=true"
+        try:
+            while query is not None:
+                items, query = self._page(endpoint, f"tree/{sha}?{query}", what)
+                entries |= listing.from_paths_info(items, what, endpoint.url)
+        except RemoteMissingError:
+            raise first from None
+        return sha, dict(sorted(entries.items()))
 
     def paths_info(self, endpoint: Endpoint, sha: str, paths: list[str], what: str) -> dict[str, FileEntry]:
         """Sizes and hashes of some files."""
@@ -85,6 +116,12 @@ class Repository:
         return listing.from_paths_info(items, what, endpoint.url)
 
     def _api(self, endpoint: Endpoint, action: str, what: str, form: bytes | None = None) -> Any:
+        return self._page(endpoint, action, what, form)[0]
+
+    def _page(
+        self, endpoint: Endpoint, action: str, what: str, form: bytes | None = None
+    ) -> tuple[Any, str | None]:
+        """What the API answers, and the query of the next page if there is one."""
         url = f"{endpoint.url}/api/datasets/{self.repo_id}/{action}"
         method, headers = ("GET", {}) if form is None else ("POST", _FORM)
         answer, _ = fetch.follow(
@@ -93,10 +130,13 @@ class Repository:
         with answer:
             if answer.status != 200:
                 raise self._status_error(answer, endpoint, what)
-            return listing.parse_json(answer.everything(_MAX_JSON), what, endpoint.url)
+            content = listing.parse_json(answer.everything(_MAX_JSON), what, endpoint.url)
+        # Mirrors pass on the link as the Hub wrote it: its query is used, and its host is not asked.
+        following = _NEXT_PAGE.search(answer.headers.get("Link") or "")
+        return content, urllib.parse.urlsplit(following[1]).query if following else None
 
     def _status_error(
-        self, answer: Answer, endpoint: Endpoint, what: str, foreign: bool = False
+        self, answer: Answer, endpoint: Endpoint, what: str, *, listed: bool = False, foreign: bool = False
     ) -> EndpointError:
         if foreign and answer.status in (400, 401, 403, 404, 410):
             # A storage host refuses a signed URL, not a person: another one may do.
@@ -107,7 +147,9 @@ class Repository:
         reason = self.credentials.reason_against(endpoint.url)
         if reason is None and self.credentials.for_url(endpoint.url) is None:
             reason = "there is none"
-        return checks.status_error(answer.status, answer.headers, what, endpoint.url, anonymous=reason)
+        return checks.status_error(
+            answer.status, answer.headers, what, endpoint.url, anonymous=reason, listed=listed
+        )
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -132,6 +174,8 @@ class Repository:
 
         Raises:
             EndpointError: The endpoint does not give what was asked. The connection is closed.
+
+        Of a range, the body begins with the first byte that was asked for; `Answer.stop` says where it ends.
         """
         url = self.url(endpoint, sha, entry.path)
         if span is not None and not self._is_known(url):
@@ -170,13 +214,15 @@ class Repository:
         )
         try:
             if answer.status >= 300:
-                raise self._status_error(answer, endpoint, what, route.foreign)
+                raise self._status_error(answer, endpoint, what, listed=True, foreign=route.foreign)
             head = (answer.status, answer.headers, answer.length)
             if span is None:
                 checks.check_whole_head(*head, entry.size, where)
                 total = answer.length
             else:
-                total = checks.check_range_head(*head, span, entry.size, where)
+                start, answer.stop, total = checks.check_range_head(*head, span, entry.size, where)
+                if len(answer.read(span[0] - start)) < span[0] - start:
+                    raise UnreachableError(f"{where}: broke off before the first byte that was asked for")
             identity = fetch.identity_of(answer, route, total)
             if not checks.check_identity(identity, entry, sha, where):
                 self._require_shown(endpoint, sha, entry.path)
@@ -196,3 +242,71 @@ class Repository:
         _, entries = self.info(endpoint, sha, what)
         if path not in entries:
             raise checks.StaleError(f"{endpoint.url}: cannot prove that its {path!r} belongs to {what}")
+
+    # --- ranges -----------------------------------------------------------------------------------
+
+    def range(self, endpoint: Endpoint, sha: str, entry: FileEntry, span: Span) -> bytes:
+        """The bytes of a range; the whole file, asked for as one, is verified.
+
+        Answers that hold a part of it and say so are completed by further requests.
+        """
+        where = f"{endpoint.url} for {self.what(sha, entry.path)}"
+        data: list[bytes] = []
+        position, stop = span
+        while position < stop:
+            if len(data) > pieces_allowed(position - span[0]):
+                raise AnswerError(f"{where}: sends a range of {stop - span[0]} bytes in too small pieces")
+            answer, _ = self.open(endpoint, sha, entry, (position, stop))
+            with answer:
+                end = min(stop, answer.stop)
+                data.append(answer.read(end - position))
+                if len(data[-1]) < end - position:
+                    raise UnreachableError(
+                        f"{where}: broke off after {len(data[-1])} of {end - position} bytes"
+                    )
+                if answer.length is None and answer.stop <= stop and not answer.ended():
+                    raise AnswerError(
+                        f"{where}: sends more than the {end - position} bytes that it announced"
+                    )
+            position = end
+        content = b"".join(data)
+        if span == (0, entry.size):
+            checks.check_content(entry, content, where)
+        return content
+
+    def prove_ranges(
+        self, endpoint: Endpoint, sha: str, entry: FileEntry, entries: Mapping[str, FileEntry]
+    ) -> None:
+        """Compares one range with the same bytes of a plain answer, on a file of the kind of `entry`.
+
+        No header shows that a server sends other bytes than it says. The smallest file of the kind is taken, and
+        verified as a whole; where all are large, the first bytes of `entry`.
+
+        Raises:
+            NoRangesError: The bytes differ.
+            EndpointError: The endpoint does not give them, or the file is damaged.
+        """
+        kind = kind_of(entry.path)
+        alike = [e for e in entries.values() if kind_of(e.path) == kind and (e.sha256 or e.blob_id)]
+        fitting = [e for e in alike if _SAMPLE_BYTES <= (e.size or 0) <= _SAMPLE_LIMIT]
+        sample = min(fitting, key=lambda e: e.size or 0, default=entry)
+        with self.open(endpoint, sha, sample, None)[0] as answer:
+            content = answer.everything(_SAMPLE_LIMIT) if fitting else answer.read(_SAMPLE_HEAD)
+        if fitting:
+            checks.check_content(sample, content, f"{endpoint.url} for {self.what(sha, sample.path)}")
+        middle = len(content) // 2
+        span = (middle, middle + len(content) // 4)
+        if self.range(endpoint, sha, sample, span) != content[slice(*span)]:
+            raise checks.NoRangesError(
+                f"{endpoint.url}: sends other bytes than a range says, seen on {sample.path}"
+            )
+
+
+def kind_of(path: str) -> str:
+    """What files of one kind share: what follows the first dot of their names."""
+    return posixpath.basename(path).partition(".")[2]
+
+
+def pieces_allowed(size: int) -> int:
+    """In how many answers so many bytes may come before an endpoint counts as unfit for ranges."""
+    return 64 + size // CHUNK

@@ -6,29 +6,20 @@ import logging
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
 from reasonknee_hf.hub.block_cache import DiskCache
 from reasonknee_hf.hub.locks import ForkSafeLock
-from reasonknee_hf.hub.zips import executor, planner
+from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, Directory, Location, Member
 from reasonknee_hf.hub.zips.directory_cache import CachedDirectory, default_folder
-from reasonknee_hf.hub.zips.member_names import SuffixIndex, common_folder, parent_folders, unsafe_reason
-from reasonknee_hf.hub.zips.members import MAX_MEMBER, check_readable, data_offset, unpack
-from reasonknee_hf.hub.zips.opening import (
-    Opened,
-    PartTree,
-    fetch_directory,
-    fetcher,
-    listed_sizes,
-    read_spans,
-    refuse_incomplete,
-    where,
-)
+from reasonknee_hf.hub.zips.member_names import common_folder, parent_folders, unsafe_reason
+from reasonknee_hf.hub.zips.opening import Opened, fetch_directory, listed_sizes, refuse_incomplete
 from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.ranges import Parts, execute, plan_requests
 
 logger = logging.getLogger(__name__)
 
@@ -50,26 +41,16 @@ class CutArchive:
         encoding: Code page of member names that are not flagged as UTF-8, e.g. `"gbk"`.
         directory_cache: Folder for the directory. `None`: below `HF_HOME` for a tree at a commit, nowhere for
             others, whose content may change. `False`: nowhere.
-        connections: Requests that run at the same time.
-        max_gap: See [`plan_requests`].
-        max_request: See [`plan_requests`].
-        max_buffered: See [`execute`].
-        max_member: Size in bytes above which a member is refused.
         cache: Keeps the contents of members on disk.
     """
 
     def __init__(
         self,
-        tree: PartTree,
+        tree: Tree,
         parts: PartSet | Sequence[str],
         *,
         encoding: str | None = None,
         directory_cache: str | os.PathLike[str] | Literal[False] | None = None,
-        connections: int = executor.CONNECTIONS,
-        max_gap: int = planner.MAX_GAP,
-        max_request: int = planner.MAX_REQUEST,
-        max_buffered: int = executor.MAX_BUFFERED,
-        max_member: int = MAX_MEMBER,
         cache: DiskCache | None = None,
     ) -> None:
         self.tree = tree
@@ -77,25 +58,23 @@ class CutArchive:
         if not self.parts.paths:
             raise ArchiveError(f"an archive of {tree.name} was asked for without naming its parts")
         self.encoding = encoding
-        self.max_member = max_member
         self.cache = cache
         self._directory_cache = directory_cache
-        self._connections, self._max_buffered = connections, max_buffered
-        self._max_gap, self._max_request = max_gap, max_request
+        self._parts = Parts(tree, self.parts)
         self._lock = ForkSafeLock()
         self._opened: Opened | None = None
 
     @property
     def name(self) -> str:
         """For messages: the parts and where they lie."""
-        return where(self.tree, self.parts)
+        return self._parts.name
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         # The directory is cheaper to read again than to send along. Cached properties go with it.
-        derived = {"path_names", "mounted", "_suffixes"}
+        derived = {"path_names", "mounted"}
         return {key: value for key, value in self.__dict__.items() if key not in derived} | {"_opened": None}
 
     # --- what is inside -------------------------------------------------------------------------------------
@@ -141,22 +120,6 @@ class CutArchive:
             )
         return directory[index]
 
-    def find(self, published: str) -> str:
-        """The member that shares the most last components with a published path.
-
-        Args:
-            published: Any spelling, such as `../data/masks/knee_003.nii.gz`.
-
-        Raises:
-            MemberMissingError: No member ends in the same file name.
-            AmbiguousPathError: Several fit equally well.
-        """
-        return self._suffixes.find(published, self.name)
-
-    @cached_property
-    def _suffixes(self) -> SuffixIndex:
-        return SuffixIndex(self.directory.files)
-
     @cached_property
     def path_names(self) -> list[str]:
         """The names that can be paths. Other members can be read by name but are no files of a filesystem."""
@@ -201,7 +164,7 @@ class CutArchive:
         """Yields `(name, content)` of members, each once: those of the disk cache first, then as they lie.
 
         Members that lie together travel in one request; requests run side by side, and what is held stays
-        within `max_buffered`. Raises what [`read`] raises, and before anything is fetched where the directory
+        within bounds. Raises what [`read`] raises, and before anything is fetched where the directory
         alone tells that a member cannot be read.
         """
         members = {member.raw_name: member for member in map(self.member, names)}
@@ -212,15 +175,8 @@ class CutArchive:
                 wanted.append(member)
             else:
                 yield member.name, cached
-        spans = [self._span(member) for member in wanted]
-        plan = planner.plan_requests(
-            spans, self.part_sizes, max_gap=self._max_gap, max_request=self._max_request
-        )
-        fetch = fetcher(self.tree, self.parts, checked_later=True)
-        answers = executor.execute(
-            plan, fetch, connections=self._connections, max_buffered=self._max_buffered
-        )
-        for index, answer in answers:
+        plan = plan_requests([self._span(member) for member in wanted], self.part_sizes)
+        for index, answer in execute(plan, partial(self._parts.fetch, checked_later=True)):
             content = self._content(wanted[index], answer)
             if self.cache:
                 self.cache.put(self._cache_key(wanted[index]), content)
@@ -260,7 +216,7 @@ class CutArchive:
 
     def _span(self, member: Member) -> tuple[int, int]:
         """The range that brings a member's local header and data in one go."""
-        check_readable(member, self.name, max_member=self.max_member)
+        member.refuse_unreadable(self.name)
         least = LOCAL_HEADER.size + len(member.raw_name) + member.compressed_size
         length = max(least, min(self.directory.room(member.header), least + _SLACK))
         if member.header + length > self.directory.location.start:
@@ -271,27 +227,27 @@ class CutArchive:
 
     def _content(self, member: Member, answer: bytes) -> bytes:
         try:
-            return self._unpack(member, answer, checked_later=True)
-        except (ArchiveError, IntegrityError) as error:
-            # The checksum was the only proof so far. Ask once more, with the proofs that cost extra.
-            logger.info("%s; reading it once more", error)
-            span = self._span(member)
-            answer = read_spans(self.tree, self.parts, self.part_sizes, [span])[0]
-            return self._unpack(member, answer, checked_later=False)
+            return self._unpack(answer, member, checked_later=True)
+        except IntegrityError as error:
+            # The checksum was the only proof so far. Ask once more, with the proofs that cost extra, and if
+            # need be every endpoint.
+            logger.warning("%s; reading it once more", error)
+            requests = plan_requests([self._span(member)], self.part_sizes).requests
+            return self._parts.checked(requests, partial(self._unpack, member=member))
 
-    def _unpack(self, member: Member, answer: bytes, *, checked_later: bool) -> bytes:
-        start = data_offset(answer, member, self.name)
+    def _unpack(self, answer: bytes, member: Member, *, checked_later: bool = False) -> bytes:
+        start = member.data_offset(answer, self.name)
         stop = start + member.compressed_size
         packed = memoryview(answer)[start:stop]
         if stop > len(answer):  # the local header is longer than could be foreseen
-            spans = [(member.header + max(start, len(answer)), member.header + stop)]
-            if spans[0][1] > self.directory.location.start:
+            span = (member.header + max(start, len(answer)), member.header + stop)
+            if span[1] > self.directory.location.start:
                 raise IntegrityError(
                     f"member {member.name!r} of {self.name} reaches into the directory: damaged"
                 )
-            rest = read_spans(self.tree, self.parts, self.part_sizes, spans, checked_later=checked_later)
+            rest = self._parts.spans(self.part_sizes, [span], checked_later=checked_later)
             packed = memoryview(bytes(packed) + rest[0])
-        return unpack(packed, member, self.name)
+        return member.unpack(packed, self.name)
 
     # --- opening --------------------------------------------------------------------------------------------
 
@@ -303,8 +259,8 @@ class CutArchive:
         return self._opened
 
     def _load(self) -> Opened:
-        refuse_incomplete(self.tree, self.parts)
-        listed = listed_sizes(self.tree, self.parts)
+        refuse_incomplete(self._parts)
+        listed = listed_sizes(self._parts)
         folder = self._directory_cache
         if folder is None and self.tree.sha is not None:
             folder = _default_folder()
@@ -322,7 +278,7 @@ class CutArchive:
         return opened
 
     def _fetch(self, listed: Sequence[int | None]) -> tuple[Opened, bytes]:
-        opened, data = fetch_directory(self.tree, self.parts, listed, encoding=self.encoding)
+        opened, data = fetch_directory(self._parts, listed, encoding=self.encoding)
         repeated = opened.directory.repeated
         if repeated:
             logger.warning("%s holds %d members whose name comes again; the last counts", self.name, repeated)

@@ -1,4 +1,4 @@
-"""The central directory of a zip: where it lies, and what it says. Pure: bytes in, entries out.
+"""What the central directory of a zip says, and from the bytes of an entry to a member's content. Pure.
 
 The directory is the truth; a member's local header is only read to learn where its data begins. The standard
 library's `zipfile` is not used: it needs a seekable file, reads byte ranges that depend on what it found
@@ -8,31 +8,44 @@ before, takes archives apart that carry disk numbers, fails on names that are no
 
 from __future__ import annotations
 
-import itertools
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.errors import ArchiveError
+from reasonknee_hf.errors import ArchiveError, IntegrityError
 from reasonknee_hf.hub.zips.member_names import decode_name, is_shadow, normalise_name, unsafe_reason
 
 LOCAL = b"PK\x03\x04"
 SPANNED_START = b"PK\x07\x08"
 LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
-_END = struct.Struct("<4s4H2LH")
-_END64 = struct.Struct("<4sQ2H2L4Q")
-_LOCATOR = struct.Struct("<4sLQL")
 _EXTRA = struct.Struct("<2H")
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 
-_MOST_END_RECORDS = 64
-# A million entries with long names. Anything above is not fetched on the word of an end record.
-MAX_DIRECTORY = 256 * 1024 * 1024
+# Above this a member is refused: it has to fit in memory, several at once.
+MAX_MEMBER = 2 * 1024**3
+
+STORED, DEFLATED = 0, 8
+_METHODS = {
+    1: "shrink",
+    6: "implode",
+    9: "deflate64",
+    12: "bzip2",
+    14: "LZMA",
+    93: "zstd",
+    95: "xz",
+    98: "PPMd",
+    99: "AES",
+}
+_ENCRYPTED = 0x1 | 0x40 | 0x2000
+# Deflate cannot do better than 258 bytes for 2 bits.
+_BEST_RATIO = 1032
 
 
 @dataclass(frozen=True)
@@ -56,8 +69,11 @@ class Location:
     total: int
 
 
-class DirectoryError(ArchiveError):
-    """The end record or the directory contradicts itself. The message leaves the archive's name to others."""
+class DirectoryError(ArchiveError, IntegrityError):
+    """The end record or the directory contradicts itself. The message leaves the archive's name to others.
+
+    It is an [`IntegrityError`] too, so that an endpoint whose copy is damaged is not the last one that is asked.
+    """
 
 
 class SpannedArchiveError(DirectoryError):
@@ -70,100 +86,6 @@ class EndRecordMissingError(DirectoryError):
 
 class PartsMismatchError(DirectoryError):
     """The directory speaks of more bytes than there are."""
-
-
-def locate_directory(tail: bytes, total: int | None) -> Location:
-    """Finds the end record in the last bytes of a file, and with it the directory.
-
-    Args:
-        tail: The last bytes of the file, all of it where it is short. 66 kB are enough for any archive
-            without bytes behind its end.
-        total: Bytes of the file. `None` where only the size of its last part is known: it then follows from
-            the end record, on the assumption that nothing stands in front of the archive.
-
-    Raises:
-        EndRecordMissingError: There is no end record.
-        SpannedArchiveError: The end record carries disk numbers.
-        PartsMismatchError: The file is shorter than the end record says.
-        DirectoryError: The end record contradicts itself.
-    """
-    problem: DirectoryError = EndRecordMissingError("no end record of a zip was found in its last bytes")
-    locations: list[tuple[tuple[bool, bool, bool, int], Location]] = []
-    for position, stop in itertools.islice(_end_records(tail), _MOST_END_RECORDS):
-        try:
-            location = _read_end(tail, position, total)
-        except DirectoryError as error:  # noqa: PERF203 - the candidates are few
-            if isinstance(problem, EndRecordMissingError):
-                problem = error
-        else:
-            # The signature may stand in a comment, and some archives have bytes behind their end. So the
-            # record counts whose comment ends with the file, and whose directory is not empty and where it
-            # says.
-            doubts = (stop != len(tail), location.prefix != 0, location.count == 0, -position)
-            locations.append((doubts, location))
-    if not locations:
-        raise problem
-    return min(locations, key=lambda found: found[0])[1]
-
-
-def _end_records(tail: bytes) -> Iterator[tuple[int, int]]:
-    """Position of each possible end record, and of the end of its comment."""
-    position = tail.rfind(b"PK\x05\x06")
-    while position >= 0:
-        if position + _END.size <= len(tail):
-            stop = position + _END.size + _END.unpack_from(tail, position)[7]
-            if stop <= len(tail):
-                yield position, stop
-        position = tail.rfind(b"PK\x05\x06", 0, position)
-
-
-def _read_end(tail: bytes, position: int, total: int | None) -> Location:
-    _, disk, first_disk, here, count, size, offset, _ = _END.unpack_from(tail, position)
-    end, exact = position, False
-    record = _find_end64(tail, position - _LOCATOR.size, total)
-    if record is not None:
-        _, _, _, _, disk, first_disk, here, count, size, offset = _END64.unpack_from(tail, record)
-        end, exact = record, True
-    elif _FULL32 in (size, offset):
-        raise DirectoryError("its end record points to a ZIP64 record that is not there")
-    if disk or first_disk or here != count:
-        raise SpannedArchiveError(
-            f"its end record says: disk {disk}, directory from disk {first_disk}, {here} of {count} entries"
-        )
-    end_from_back = len(tail) - end  # bytes from the end of the directory to the end of the file
-    if total is None:
-        total = offset + size + end_from_back
-    start = total - end_from_back - size
-    prefix = start - offset
-    if prefix < 0:
-        raise PartsMismatchError(
-            f"its end record speaks of {total - prefix} bytes but there are {total}, {-prefix} too few"
-        )
-    if size < 46 * count or size > MAX_DIRECTORY:
-        raise DirectoryError(f"its end record announces {count} entries in a directory of {size} bytes")
-    tail_start = total - len(tail)
-    if size and start >= tail_start and not tail.startswith(b"PK\x01\x02", start - tail_start):
-        raise DirectoryError("its end record points to something that is no directory")
-    return Location(start, size, count, exact, prefix, total)
-
-
-def _find_end64(tail: bytes, locator: int, total: int | None) -> int | None:
-    """Position of the ZIP64 end record in `tail`, `None` where the archive has none."""
-    if locator < 0 or not tail.startswith(b"PK\x06\x07", locator):
-        return None
-    _, _, offset, disks = _LOCATOR.unpack_from(tail, locator)
-    if disks > 1:
-        raise SpannedArchiveError(f"its end record counts {disks} disks")
-    usual = locator - _END64.size
-    candidates = [usual]
-    if total is not None:  # the record may be longer than its fixed part, and then begins earlier
-        candidates.append(offset - (total - len(tail)))
-    for record in candidates:
-        if 0 <= record <= usual and tail.startswith(b"PK\x06\x06", record):
-            length = _END64.unpack_from(tail, record)[1]
-            if record + 12 + length == locator:
-                return record
-    return None
 
 
 @dataclass(frozen=True)
@@ -180,7 +102,6 @@ class Member:
         flags: General purpose flags.
         header: Offset of the local header in the whole archive, from its very first byte.
         kind: `"file"`, `"folder"`, `"link"` or `"shadow"` (what archivers add for themselves).
-        unsafe: Why the name must not become a path; `None` where it may.
     """
 
     name: str
@@ -192,7 +113,104 @@ class Member:
     flags: int
     header: int
     kind: str
-    unsafe: str | None
+
+    @property
+    def unsafe(self) -> str | None:
+        """Why the name must not become a path; `None` where it may."""
+        return unsafe_reason(self.name)
+
+    def refuse_unreadable(self, where: str) -> None:
+        """Raises [`ArchiveError`] for a member that cannot or must not be read, before anything is fetched for it.
+
+        Args:
+            where: Name of the archive, for messages.
+        """
+        label = f"member {self.name!r} of {where}"
+        if self.kind == "link":
+            raise ArchiveError(
+                f"{label} is a link, not a file. Links are not followed: ask for what it points to"
+            )
+        if self.kind == "folder":
+            raise ArchiveError(f"{label} is a folder")
+        if self.flags & _ENCRYPTED:
+            raise ArchiveError(
+                f"{label} is encrypted, which is not supported. Unpack it with its password first"
+            )
+        if self.method not in (STORED, DEFLATED):
+            method = _METHODS.get(self.method, "an unknown method")
+            raise ArchiveError(
+                f"{label} is compressed with {method} (method {self.method}); only stored and deflated members "
+                f"can be read. Write the archive again with plain deflate"
+            )
+        if self.size > MAX_MEMBER:
+            raise ArchiveError(f"{label} announces {self.size} bytes, over the limit of {MAX_MEMBER}")
+        possible = self.compressed_size if self.method == STORED else self.compressed_size * _BEST_RATIO
+        if self.size > possible or (self.method == STORED and self.size != possible):
+            raise ArchiveError(
+                f"{label} announces {self.size} bytes packed into {self.compressed_size}, which cannot be"
+            )
+
+    def begins(self, answer: bytes) -> bool:
+        """Whether `answer` begins with a local header that carries the name of this member."""
+        if len(answer) < LOCAL_HEADER.size or not answer.startswith(LOCAL):
+            return False
+        name_length = LOCAL_HEADER.unpack_from(answer)[-2]
+        return name_length == len(self.raw_name) and answer.startswith(self.raw_name, LOCAL_HEADER.size)
+
+    def data_offset(self, answer: bytes, where: str) -> int:
+        """Where the data begins in `answer`, the bytes from the local header on.
+
+        Nothing else is taken from there: size and CRC of the directory prove that it is the right member.
+
+        Raises:
+            IntegrityError: There is no local header: the parts are in the wrong order, of different archives, or
+                the directory or this copy of a part is damaged.
+        """
+        if len(answer) >= LOCAL_HEADER.size and answer.startswith(LOCAL):
+            *_, name_length, extra_length = LOCAL_HEADER.unpack_from(answer)
+            return LOCAL_HEADER.size + int(name_length) + int(extra_length)
+        raise IntegrityError(
+            f"{where} holds no member where its directory says {self.name!r} begins (byte {self.header}): "
+            f"the parts are in the wrong order, belong to different archives, or are damaged"
+        )
+
+    def unpack(self, packed: bytes | memoryview, where: str) -> bytes:
+        """The content.
+
+        Never allocates more than the announced size, whatever the packed bytes would unfold to.
+
+        Raises:
+            IntegrityError: The bytes do not unfold to what the directory announces, in size or CRC-32.
+        """
+        label = f"member {self.name!r} of {where} is damaged"
+        codec = _codec()
+        if self.method == STORED:
+            content = bytes(packed)
+        else:
+            inflater = codec.decompressobj(-15)
+            try:
+                # One byte more than announced is enough to see that there would be more.
+                content = inflater.decompress(packed, self.size + 1)
+            except codec.error as error:
+                raise IntegrityError(f"{label}: {error}") from error
+            if not inflater.eof and len(content) <= self.size:
+                raise IntegrityError(f"{label}: its data ends after {len(content)} of {self.size} bytes")
+        crc = int(codec.crc32(content))
+        if len(content) != self.size or crc != self.crc:
+            raise IntegrityError(
+                f"{label}: {len(content)} bytes with CRC {crc:08x}, the directory says {self.size} with "
+                f"{self.crc:08x}"
+            )
+        return content
+
+
+def _codec() -> Any:
+    """The fastest module that is there of those that look like `zlib`."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib
+    return isal_zlib
 
 
 _KINDS = ("file", "folder", "link", "shadow")
@@ -276,7 +294,6 @@ class Directory:
             flags=int(self._flags[index]),
             header=int(self._header[index]),
             kind=_KINDS[self._kind[index]],
-            unsafe=unsafe_reason(name),
         )
 
     def __iter__(self) -> Iterator[Member]:

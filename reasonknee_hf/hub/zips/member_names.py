@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import re
 import zlib
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
-
-from reasonknee_hf.errors import AmbiguousPathError, MemberMissingError
+from collections.abc import Iterable
 
 _UTF8_FLAG = 0x800
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -99,52 +95,3 @@ def common_folder(names: Iterable[str]) -> str:
         shared += 1
     folder = "/".join(low[:shared])
     return folder + "/" if folder else ""
-
-
-class SuffixIndex:
-    """Finds names by their last components, however the path in front of them was published."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._by_base: dict[str, list[str]] = {}
-        for name in names:
-            self._by_base.setdefault(posixpath.basename(name), []).append(name)
-
-    def find(self, published: str, where: str) -> str:
-        """The one name that shares the most last components with `published`.
-
-        Args:
-            published: Any spelling: `../data/masks/knee_003.nii.gz`, `masks\\knee_003.nii.gz`,
-                `knee_003.nii.gz`.
-            where: What is searched, for messages.
-
-        Raises:
-            MemberMissingError: No name ends in the same file name.
-            AmbiguousPathError: Several names fit equally well.
-        """
-        steps = [step for step in published.replace("\\", "/").split("/") if step not in {"", ".", ".."}]
-        candidates = self._by_base.get(steps[-1], []) if steps else []
-        if not candidates:
-            close = get_close_matches(steps[-1], self._by_base, n=3, cutoff=0.8) if steps else []
-            raise MemberMissingError(
-                f"no file {steps[-1] if steps else published!r} in {where}, which holds "
-                f"{sum(map(len, self._by_base.values()))} files"
-                + (f"; closest: {', '.join(self._by_base[name][0] for name in close)}" if close else "")
-            )
-        scores: Mapping[str, int] = {name: _shared_tail(name.split("/"), steps) for name in candidates}
-        best = max(scores.values())
-        fitting = [name for name in candidates if scores[name] == best]
-        if len(fitting) > 1:
-            raise AmbiguousPathError(
-                f"{published!r} fits {len(fitting)} files of {where}: {', '.join(fitting[:4])}. "
-                f"Give more of the path"
-            )
-        return fitting[0]
-
-
-def _shared_tail(left: list[str], right: list[str]) -> int:
-    count = 0
-    for a, b in zip(reversed(left), reversed(right), strict=False):
-        if a != b:
-            break
-        count += 1
-    return count

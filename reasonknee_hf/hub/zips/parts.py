@@ -13,7 +13,7 @@ _OTHER_ARCHIVES = re.compile(
     r"\.(tar|tgz|tbz2?|txz|gz|bz2|xz|zst|7z|rar|lz4|safetensors|bin|gguf)$", re.IGNORECASE
 )
 _LETTERS = re.compile(r"(?P<stem>.+?)(?P<joint>[._-](?:part)?)(?P<number>[a-z]{2,4})")
-_DIGITS = re.compile(r"(?P<stem>.+?)(?P<joint>[._-](?:part)?)(?P<number>\d{2,4})")
+_DIGITS = re.compile(r"(?P<stem>.+?)(?P<joint>[._-](?:part)?)(?P<number>\d{1,4})")
 _SPANNED = re.compile(r"(?P<stem>.+)\.z(?P<number>\d{2,3})", re.IGNORECASE)
 _ZIP = re.compile(r"(?P<stem>.+)\.zip", re.IGNORECASE)
 
@@ -35,15 +35,16 @@ class PartSet:
     spanned: bool = False
 
 
-def find_part_sets(paths: Iterable[str]) -> dict[str, PartSet]:
+def find_part_sets(paths: Iterable[str], sizes: Mapping[str, int | None] | None = None) -> dict[str, PartSet]:
     """Finds every zip archive in a listing, whole or cut, by the names of the files.
 
     Known are the names of `split` (`X_aa`, `X_ab`, …; also `X.zip.aa` and `X.zip_aa`), numbered parts
-    (`X.zip.001`, `X.001`; counted from 0 or 1), a whole `X.zip`, and the spanning mode of archivers
-    (`X.z01`, …, `X.zip`).
+    (`X.zip.001`, `X.zip.1`, `X.001`, `X_1`; counted from 0 or 1, in the order of the numbers), a whole `X.zip`,
+    and the spanning mode of archivers (`X.z01`, …, `X.zip`).
 
     Args:
         paths: Posix paths of the files.
+        sizes: Their bytes. Where given, `X_1`, `X_2`, … are an archive only if all but the last are equally large.
 
     Returns:
         The sets by their mount. Where several kinds share one mount, spanned parts come first (a `.zip`
@@ -51,9 +52,7 @@ def find_part_sets(paths: Iterable[str]) -> dict[str, PartSet]:
     """
     spanned: dict[str, dict[int, str]] = defaultdict(dict)
     whole: dict[str, str] = {}
-    cut: dict[tuple[bool, str, str, int], dict[int, str]] = defaultdict(
-        dict
-    )  # digits?, folder/stem, joint, width
+    cut: dict[tuple[bool, str, str], dict[str, str]] = defaultdict(dict)  # digits?, folder/stem, joint
     for path in sorted(paths):
         folder, base = posixpath.split(path)
         if match := _ZIP.fullmatch(base):
@@ -61,12 +60,11 @@ def find_part_sets(paths: Iterable[str]) -> dict[str, PartSet]:
         elif match := _SPANNED.fullmatch(base):
             spanned[posixpath.join(folder, match["stem"])][int(match["number"])] = path
         else:
-            for pattern, letters in ((_LETTERS, True), (_DIGITS, False)):
+            for pattern in (_LETTERS, _DIGITS):
                 match = pattern.fullmatch(base)
                 if match and not _OTHER_ARCHIVES.search(match["stem"]):
                     stem = posixpath.join(folder, match["stem"])
-                    number = _from_letters(match["number"]) if letters else int(match["number"])
-                    cut[not letters, stem, match["joint"], len(match["number"])][number] = path
+                    cut[pattern is _DIGITS, stem, match["joint"]][match["number"]] = path
 
     found: dict[str, PartSet] = {}
     for mount, numbered in spanned.items():
@@ -76,20 +74,35 @@ def find_part_sets(paths: Iterable[str]) -> dict[str, PartSet]:
         )
     for mount, path in whole.items():
         found.setdefault(mount, PartSet(mount, (path,)))
-    for (digits, stem, joint, width), numbered in sorted(cut.items()):
+    for (digits, stem, joint), texts in sorted(cut.items()):
         zipped = _ZIP.fullmatch(posixpath.basename(stem)) is not None
-        if zipped or _looks_cut(numbered, joint, width, digits):
-            mount = stem[:-4] if zipped else stem
-            found.setdefault(mount, _numbered_set(mount, stem + joint, numbered, width, digits))
+        mount = stem[:-4] if zipped else stem
+        # Numbers with zeros in front are all of one width; others grow: 9, 10.
+        widths = {len(text) for text in texts if not digits or (text[0] == "0" and len(text) > 1)} or {1}
+        for width in sorted(widths):
+            numbers = {text: int(text) if digits else _from_letters(text) for text in texts}
+            numbered = {n: texts[text] for text, n in numbers.items() if text == _label(n, width, digits)}
+            if zipped or _looks_cut(numbered, joint, width, digits, sizes):
+                found.setdefault(mount, _numbered_set(mount, stem + joint, numbered, width, digits))
     return dict(sorted(found.items()))
 
 
-def _looks_cut(numbered: Mapping[int, str], joint: str, width: int, digits: bool) -> bool:
+def _looks_cut(
+    numbered: Mapping[int, str], joint: str, width: int, digits: bool, sizes: Mapping[str, int | None] | None
+) -> bool:
     """Whether these numbers are pieces and not, say, the ends of `notes.md` and `slice_07`."""
-    if digits:
-        return width == 3 and joint == "." and bool({0, 1} & numbered.keys())
-    # `X_ab` without its `X_aa` is a set with a hole; `X.py` alone is a program.
-    return 0 in numbered or (joint == "_" and width == 2 and min(numbered) <= 2)
+    if not digits:
+        # `X_ab` without its `X_aa` is a set with a hole; `X.py` alone is a program.
+        return 0 in numbered or (joint == "_" and width == 2 and min(numbered) <= 2)
+    if joint == ".":
+        return width == 3 and bool({0, 1} & numbered.keys())
+    order = sorted(numbered)
+    if len(order) < 2 or order[0] > 1 or order[-1] - order[0] != len(order) - 1:
+        return False
+    if sizes is None:
+        return True
+    *first, last = (sizes.get(numbered[number]) or 0 for number in order)
+    return set(first) == {first[0]} and 0 < last < first[0]
 
 
 def _numbered_set(mount: str, prefix: str, numbered: Mapping[int, str], width: int, digits: bool) -> PartSet:
@@ -100,21 +113,23 @@ def _numbered_set(mount: str, prefix: str, numbered: Mapping[int, str], width: i
     return PartSet(
         mount,
         tuple(numbered[n] for n in wanted if n in numbered),
-        missing=tuple(
-            prefix + (f"{n:0{width}d}" if digits else _to_letters(n, width))
-            for n in wanted
-            if n not in numbered
-        ),
+        missing=tuple(prefix + _label(n, width, digits) for n in wanted if n not in numbered),
     )
 
 
 def next_part(path: str) -> str | None:
     """The name that a part after `path` would have, for messages. `None` where the name carries no number."""
+    if _ZIP.fullmatch(path):
+        return None
     if match := re.fullmatch(r"(.*[._-](?:part)?)([a-z]{2,4})", path):
         return match[1] + _to_letters(_from_letters(match[2]) + 1, len(match[2]))
-    if match := re.fullmatch(r"(.*[._-](?:part)?)(\d{2,4})", path):
-        return match[1] + f"{int(match[2]) + 1:0{len(match[2])}d}"
+    if match := re.fullmatch(r"(.*[._-](?:part)?)(\d{1,4})", path):
+        return match[1] + _label(int(match[2]) + 1, len(match[2]), True)
     return None
+
+
+def _label(number: int, width: int, digits: bool) -> str:
+    return f"{number:0{width}d}" if digits else _to_letters(number, width)
 
 
 def _from_letters(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from reasonknee_hf.knee.checks.annotation_checks import Digests, check_annotations, questions_of_scans
 from reasonknee_hf.knee.checks.box_evidence import BoxEvidence
 from reasonknee_hf.knee.checks.file_checks import check_contents, check_files
+from reasonknee_hf.knee.checks.image_checks import check_images
 from reasonknee_hf.knee.checks.table_checks import PAPER_SCANS, PUBLISHED_SCANS, Tables, check_tables
 from reasonknee_hf.knee.checks.volume_checks import check_volumes
 from reasonknee_hf.knee.release import Release
@@ -23,6 +24,8 @@ def check(
     unusable = check_contents(release, found)
     tables = check_tables(release, unusable, found)
     files = check_files(release, tables, unusable, found)
+    if release.image_folder is not None:
+        check_images(tables, files, deep, found)
     digests = check_annotations(release, tables, unusable, found)
     scans_read, evidence = 0, None
     if deep:

@@ -12,9 +12,9 @@ from reasonknee_hf.dataset.paths import PathResolver
 from reasonknee_hf.errors import AmbiguousPathError, ArchiveError, IntegrityError, PointerError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.tree import POINTER_LIMIT, Tree, refuse_pointer
-from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.checks.table_checks import Tables, fold_id
+from reasonknee_hf.knee.images import ImageFolder
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.verify.findings import Findings
@@ -34,6 +34,7 @@ class Held:
         size: Bytes; `None` where the listing does not say.
         content: Equal for equal contents, as far as listing or directory tell; else `None`.
         usable: False if it is empty, a pointer or cannot be read.
+        opened: What opens it, where that is not the file of the tree: a series of DICOM.
     """
 
     source: Tree | ReasonKneeFileSystem
@@ -41,11 +42,12 @@ class Held:
     size: int | None
     content: str | None = None
     usable: bool = True
+    opened: str | None = None
 
     @property
     def url(self) -> str:
         """What `fsspec.open` opens."""
-        return str(self.source.url(self.path))
+        return self.opened or str(self.source.url(self.path))
 
 
 @dataclass
@@ -98,10 +100,11 @@ def check_files(release: Release, tables: Tables, unusable: set[str], found: Fin
     own = _Root(_held(release.tree, unusable))
     members, archive_is_open = _archive_members(release, unusable, found)
     volume_roots = [own]
-    if release.images is not None:
-        tree = open_tree(release.images)
-        broken = _unusable(tree, lambda path: path.endswith(_VOLUMES), found)
-        volume_roots = [_Root(_held(tree, broken)), own]  # in the order in which a release looks
+    if release.image_folder is not None:
+        volume_roots = [
+            _Images(release.image_folder, release.tree, tables, found),
+            own,
+        ]  # in the order in which a release looks
     lost_volumes, named_volumes = _match(tables, "image_filepath", volume_roots, files.volumes, found)
     lost_masks, named_masks = _match(tables, "label_filepath", [own, _Root(members)], files.masks, found)
     for scan in tables:
@@ -212,6 +215,23 @@ class _Root:
         """Raises [`AmbiguousPathError`] if several files fit."""
         path = self._resolver.find(published)
         return None if path is None else self.held[path]
+
+
+class _Images(_Root):
+    """What lies under `images=`, in any of its layouts."""
+
+    def __init__(self, folder: ImageFolder, own: Tree, tables: Tables, found: Findings) -> None:
+        self._folder, self._tree = folder, folder.tree or own
+        self._scans = {scan.image_filepath: scan for scan in tables}
+        broken = _unusable(folder.tree, lambda p: p.endswith(_VOLUMES), found) if folder.tree else set()
+        self.held = _held(folder.tree, broken) if folder.tree else {}
+
+    def find(self, published: str) -> Held | None:
+        scan = self._scans[published]
+        path = self._folder.path(scan)
+        if path is None:
+            return None
+        return replace(self.held.get(path) or Held(self._tree, path, None), opened=self._folder.find(scan))
 
 
 def _match(

@@ -12,6 +12,7 @@ from datasets.utils import tqdm
 from reasonknee_hf.errors import (
     ArchiveError,
     FileMissingError,
+    GridMismatchError,
     IntegrityError,
     ReleaseError,
     VolumeDataError,
@@ -38,7 +39,14 @@ from reasonknee_hf.volumes.header import corner_distance
 from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.voxels import Array
 
-_UNREADABLE = (VolumeDataError, VolumeFormatError, FileMissingError, ArchiveError, IntegrityError)
+_UNREADABLE = (
+    VolumeDataError,
+    VolumeFormatError,
+    GridMismatchError,
+    FileMissingError,
+    ArchiveError,
+    IntegrityError,
+)
 _TOLERANCE = 0.1  # of the shortest edge of a voxel; published masks are within 0.003 of it
 _MAPPING = "question_subregion_mapping"
 
@@ -121,7 +129,7 @@ def _open(
     held = (files.volumes if kind == "volume" else files.masks).get(scan.scan_id)
     if held is None or not held.usable:
         return None
-    volume = KneeVolume(held.url, mask=kind == "mask", label=scan.scan_id)
+    volume = KneeVolume(held.url, mask=kind == "mask", label=scan.scan_id, axes=layout.BOX_AXES)
     try:
         array, _ = volume.array(), volume.affine
     except _UNREADABLE as error:

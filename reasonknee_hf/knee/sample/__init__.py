@@ -11,6 +11,8 @@ from pathlib import Path
 from reasonknee_hf.knee.sample.write import write_sample
 from reasonknee_hf.version import __version__
 
+LAYOUT = 2  # of its files; raised when the same options come to write others
+
 __all__ = ["sample_folder", "write_sample"]
 
 
@@ -30,7 +32,7 @@ def sample_folder(*, scans: int = 6, seed: int = 0) -> Path:
 
     cache = Path(
         cached_assets_path(
-            "reasonknee_hf", namespace="sample", subfolder=f"{__version__}-scans{scans}-seed{seed}"
+            "reasonknee_hf", namespace="sample", subfolder=f"{__version__}-{LAYOUT}-scans{scans}-seed{seed}"
         )
     )
     final = cache / "written"

@@ -23,6 +23,9 @@ BULK = 64
 
 _GRIDS = (Grid(32, 128, 128), Grid(32, 128, 128, slice_last=True), Grid(27, 128, 112, slice_last=True))
 _BULK_GRIDS = (Grid(24, 64, 64), Grid(24, 64, 64, slice_last=True), Grid(20, 64, 56, slice_last=True))
+# Axis codes of the volumes' files, one scan after another; None is the order of the mask. People have volumes of other
+# converters than the masks were made with, and boxes must not mind.
+_IMAGE_AXES = (None, "RAS", "LAS", "PSR", "LIP")
 # Visits and knees of one patient after another; a patient is in one split only.
 _COURSES: tuple[tuple[tuple[str, int], ...], ...] = (
     (("00M", 1), ("24M", 1)),
@@ -42,6 +45,7 @@ class SampleScan:
     Args:
         number: Place in `all_studies.csv`; the number in the name of the mask.
         side: 1 right, 2 left, as published.
+        image_axes: Axis codes of the file of its volume; those of the mask by default.
         has_records: Whether `generate_data` holds records for it.
         has_image: Whether its volume is written.
         has_expert: Whether `data/OAI` holds expert segmentations of it.
@@ -56,6 +60,7 @@ class SampleScan:
     side: int
     grid: Grid
     grades: GradesByQuestion = field(repr=False, compare=False)
+    image_axes: str | None = None
     has_records: bool = True
     has_image: bool = True
     has_expert: bool = False
@@ -135,6 +140,7 @@ def _number(rows: list[dict[str, object]], seed: int, grids: tuple[Grid, ...]) -
                 series=series,
                 side=side,
                 grid=grids[number % len(grids)],
+                image_axes=_IMAGE_AXES[number % len(_IMAGE_AXES)],
                 grades=_grades(f"{seed} {patient} {side}", visit),
                 **row,  # type: ignore[arg-type]
             )

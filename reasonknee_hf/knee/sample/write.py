@@ -32,6 +32,7 @@ from reasonknee_hf.knee.sample.sample_labels import (
 )
 from reasonknee_hf.knee.sample.sample_tables import grade_tables, question_files, split_tables
 from reasonknee_hf.knee.sample.sample_texts import answer
+from reasonknee_hf.volumes.orientation import axis_codes, reorder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,7 +125,9 @@ def _write_volumes(root: Path, scans: Sequence[SampleScan], seed: int) -> Boxes:
                 boxes[scan.number, number] = union([bounds[LABELS[n]] for n in names if LABELS[n] in bounds])
             affine = _affine(scan.grid, tilt=0.04 * (scan.number % 3))
             if scan.has_image:
-                write_nifti(root / scan.image_path, _stored(image, scan.grid), affine)
+                write_nifti(
+                    root / scan.image_path, *_in_order(_stored(image, scan.grid), affine, scan.image_axes)
+                )
             # zip programs store what they cannot shrink and deflate the rest: readers meet both methods.
             method = zipfile.ZIP_DEFLATED if scan.number % 2 else zipfile.ZIP_STORED
             member = nifti_bytes(_stored(labels, scan.grid), affine)
@@ -138,6 +141,14 @@ def _write_volumes(root: Path, scans: Sequence[SampleScan], seed: int) -> Boxes:
 def _stored(array: NDArray[Any], grid: Grid) -> NDArray[Any]:
     """A slice-first array in the stored order of the grid."""
     return array.transpose(1, 2, 0) if grid.slice_last else array
+
+
+def _in_order(
+    array: NDArray[Any], affine: NDArray[np.float64], codes: str | None
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """An array and its affine with axes in another order, as another converter would have stored them."""
+    change = reorder(axis_codes(affine), codes or axis_codes(affine))
+    return change.array(array), change.affine(affine, array.shape)
 
 
 def _affine(grid: Grid, tilt: float) -> NDArray[np.float64]:

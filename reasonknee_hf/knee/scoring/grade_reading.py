@@ -35,7 +35,13 @@ _BINARY = {
     1: ("present", "yes", "detected", "positive"),
 }
 _SIZES = {0: ("none", "absent"), 1: ("small",), 2: ("medium",), 3: ("large",)}
+_SEVERITIES = {0: ("normal",), 1: ("mild",), 2: ("moderate",), 3: ("severe",)}
+_FLUID = {
+    grade: (size, f"{size} amount of fluid")
+    for grade, size in enumerate(("physiologic", "small", "medium", "large"))
+}
 _NONE = {0: ("none",)}
+_DEPTHS = {0: ("none", "no full-thickness loss")}
 _MORPHOLOGY = {
     0: ("normal", "normal meniscus"),
     1: ("signal abnormality",),
@@ -46,6 +52,11 @@ _MORPHOLOGY = {
     6: ("partial maceration",),
     7: ("progressive partial maceration",),
     8: ("complete maceration",),
+}
+_BY_FAMILY: dict[str, Mapping[int, Sequence[str]]] = {
+    "osteophyte": _SIZES,
+    "Hoffa-synovitis": _SEVERITIES,
+    "effusion-synovitis": _FLUID,
 }
 _NO_TEAR = ("none", "no tear", "no tear detected")
 
@@ -63,8 +74,10 @@ def grade_labels(question: Question, attribute: Attribute) -> Mapping[int, Seque
         return _BINARY
     if attribute.kind == "nominal":
         return _MORPHOLOGY
-    if question.category == "Osteophyte":
-        return _SIZES
+    if question.family in _BY_FAMILY:
+        return _BY_FAMILY[question.family]
+    if attribute.name == "depth":
+        return _DEPTHS
     return _NONE if question.category in ("BML", "Cartilage") else {}
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from reasonknee_hf.bench.settings import item_prompt
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.train.targets import BOX_KEY, BOX_TARGETS, Target, name_of, row_question
+from reasonknee_hf.knee.scoring.settings import item_prompt
+from reasonknee_hf.knee.training.targets import BOX_KEY, BOX_TARGETS, Target, row_question
+from reasonknee_hf.train.lessons import Coordinates, RegionAs, check_choice, name_of
 from reasonknee_hf.train.view import View
 
 Setting = Literal["zero_shot", "instruction", "gt_region"]
 SETTINGS: tuple[str, ...] = get_args(Setting)
-
-Coordinates = Literal["voxels", "view"]
-RegionAs = Literal["text", "crop", "both"]
 
 
 def user_text(
@@ -39,7 +37,7 @@ def user_text(
 
     Args:
         row: A row.
-        setting: `zero_shot`, `instruction` or `gt_region`, see `bench.settings`.
+        setting: `zero_shot`, `instruction` or `gt_region`, see `knee.scoring.settings`.
         target: What will be answered; `None` if that is not known.
         view: What the model sees.
         coordinates: What boxes are given and asked for in.
@@ -91,12 +89,6 @@ def region_of(row: Mapping[str, Any], view: View, coordinates: Coordinates, clip
         return view.to_view(box, clip=clip)
     except RecordError as error:
         raise RecordError(f"{name_of(row)}: {error}") from error
-
-
-def check_choice(what: str, value: object, valid: Sequence[str]) -> None:
-    """Refuses a value that is none of the valid ones."""
-    if value not in valid:
-        raise OptionError(f"There is no {what} {value!r}. Valid: {', '.join(valid)}.")
 
 
 def _prompt(row: Mapping[str, Any], prompts: Mapping[str, str] | None) -> str:

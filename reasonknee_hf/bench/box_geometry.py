@@ -1,4 +1,4 @@
-"""Boxes in answers: how they are read, what convention they follow, and how well they fit.
+"""Boxes in answers: what convention they follow, and how well they fit.
 
 A reference box is `[start_slice, end_slice, x_min, x_max, y_min, y_max]` in voxels of the slice-first array
 (axis 0 = slice, axis 1 = x, axis 2 = y). What a model's numbers mean is said by a [`BoxConvention`] and
@@ -21,12 +21,11 @@ it is.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +35,10 @@ from reasonknee_hf.errors import OptionError
 Floats = npt.NDArray[np.float64]
 Ends = Literal["inclusive", "continuous"]
 
-NAMES = ("start_slice", "end_slice", "x_min", "x_max", "y_min", "y_max")
 ORDER = "ssxxyy"
-OAI_DESS_SPACING = (0.7, 0.3646, 0.3646)
-"""Voxel size in mm (slice, x, y) of the stored OAI DESS series; used for distances where rows have none."""
 
-_LIMIT = 1e9
+LIMIT = 1e9
+"""No volume is as large."""
 
 
 @dataclass(frozen=True)
@@ -108,48 +105,6 @@ def _shape(sizes: tuple[float, ...]) -> str:
     return "x".join(f"{size:g}" for size in sizes)
 
 
-@dataclass(frozen=True)
-class BoxReading:
-    """A box as answered: six finite numbers in the answer's own convention, or why there are none."""
-
-    values: tuple[float, ...] | None
-    problem: str | None = None
-    repair: str | None = None
-
-
-def read_box(raw: Any) -> BoxReading:
-    """Reads a box value; repairs: `box_by_name` (six named numbers), `box_as_text` (numbers in quotes)."""
-    repair = None
-    if hasattr(raw, "tolist"):  # an array of numpy or torch, in answers that never were text
-        raw = raw.tolist()
-    if isinstance(raw, str):
-        try:
-            raw, repair = json.loads(raw), "box_as_text"
-        except (ValueError, RecursionError):
-            return BoxReading(None, "malformed")
-    if isinstance(raw, dict):
-        named = {str(key).strip().casefold().replace(" ", "_"): value for key, value in raw.items()}
-        if not named.keys() >= set(NAMES):
-            return BoxReading(None, "malformed")
-        raw, repair = [named[name] for name in NAMES], "box_by_name"
-    if not isinstance(raw, list | tuple) or len(raw) != 6:
-        return BoxReading(None, "malformed")
-    values: list[float] = []
-    for number in raw:
-        number = number.tolist() if hasattr(number, "tolist") else number
-        if isinstance(number, str):
-            repair = repair or "box_as_text"
-        elif isinstance(number, bool) or not isinstance(number, int | float):
-            return BoxReading(None, "malformed")
-        try:
-            values.append(float(number))
-        except (ValueError, OverflowError):
-            return BoxReading(None, "malformed")
-    if not all(math.isfinite(value) and abs(value) <= _LIMIT for value in values):
-        return BoxReading(None, "not_finite")
-    return BoxReading(tuple(values), None, repair)
-
-
 def problems(boxes: Floats, ends: Ends) -> npt.NDArray[np.str_]:
     """For boxes (n, 6) in voxels: `""` where a box is valid, else `not_finite`, `reversed` or `empty`."""
     low, high = boxes[:, 0::2], boxes[:, 1::2]
@@ -157,7 +112,7 @@ def problems(boxes: Floats, ends: Ends) -> npt.NDArray[np.str_]:
     if ends == "continuous":
         found[(high == low).any(axis=1)] = "empty"
     found[(high < low).any(axis=1)] = "reversed"
-    found[~(np.abs(boxes) <= _LIMIT).all(axis=1)] = "not_finite"
+    found[~(np.abs(boxes) <= LIMIT).all(axis=1)] = "not_finite"
     return found
 
 

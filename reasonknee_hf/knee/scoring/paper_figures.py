@@ -31,3 +31,8 @@ PUBLISHED: tuple[Published, ...] = (
     Published("SFT with reasoning", "Qwen2.5-VL-3B", (0.667, 0.600, 0.342, 0.340, 0.590, 0.588)),
     Published("SFT with reasoning", "Med3DVLM", (0.671, 0.579, 0.333, 0.343, 0.605, 0.581)),
 )
+
+NOTES = (
+    "Rows marked PAPER are the authors' figures, not recomputed. Their scoring code is not public:",
+    "which accuracy and overall they print, and what their column Others holds, is not known.",
+)

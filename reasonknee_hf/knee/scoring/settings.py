@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from reasonknee_hf.bench.box_reading import NAMES
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, Question
+from reasonknee_hf.knee.scoring.box_reading import NAMES
 
 Setting = Literal["zero_shot", "instruction", "gt_region", "sft", "sft_cot"]
 SETTINGS: tuple[str, ...] = get_args(Setting)

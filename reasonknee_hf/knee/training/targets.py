@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.knee.moaks import QUESTIONS, Question
 from reasonknee_hf.knee.records import MARKER
+from reasonknee_hf.train.lessons import name_of
 
 Target = Literal["grades", "box_grades", "reasoning_grades", "think", "think_box"]
 TARGETS: tuple[str, ...] = get_args(Target)
@@ -91,11 +92,6 @@ def row_grades(row: Mapping[str, Any]) -> dict[str, int]:
             " Drop such rows before training"
         )
     return {attribute.name: grades[attribute.name] for attribute in question.attributes}
-
-
-def name_of(row: Mapping[str, Any]) -> str:
-    """What to call a row in errors."""
-    return f"Row {row.get('id') or row.get('scan_id') or 'without id'}"
 
 
 def _box(row: Mapping[str, Any]) -> list[int]:

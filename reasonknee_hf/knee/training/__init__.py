@@ -1,0 +1,1 @@
+"""What models are asked about knees, what they should answer, and what an answer earns."""

@@ -1,0 +1,161 @@
+"""One file of a volume as it lies there: its header, its voxels in file order, and what a row stores of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+from urllib.parse import unquote
+
+from reasonknee_hf.errors import GridMismatchError, OptionError, VolumeFormatError
+from reasonknee_hf.volumes import decode, orientation
+from reasonknee_hf.volumes.header import NiftiHeader
+from reasonknee_hf.volumes.naming import NamedErrors
+from reasonknee_hf.volumes.orientation import Affine
+from reasonknee_hf.volumes.storage import ReadsAsStored, storable
+from reasonknee_hf.volumes.volume_bytes import is_local
+from reasonknee_hf.volumes.volume_cache import Decoded, volume_cache
+
+logger = logging.getLogger(__name__)
+
+
+class StoredVolume(ReadsAsStored):
+    """What of a `KneeVolume` is about its file alone; the arguments are explained there."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        data: bytes | bytearray | memoryview | None,
+        *,
+        mask: bool,
+        label: str | None,
+        axes: str | None,
+    ) -> None:
+        self.path, self._data = storable(path, data)
+        self.mask = mask
+        self.label = label
+        self._axes = None if axes is None else orientation.check_codes(axes)
+        self._codes: str | None = None  # wanted axis codes; None is slice-first
+        self._assumed: str | None = None  # axis codes of the file, where the file itself does not tell
+        self._header: NiftiHeader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_header": None}
+
+    @property
+    def storage(self) -> dict[str, Any]:
+        """What an Arrow column stores for this volume: `{"bytes": ..., "path": ...}`. Reads nothing.
+
+        One with assumed axes is stored as a file that states them, which reads the whole file.
+
+        Raises:
+            OptionError: the volume was brought into another order with `oriented`, which no file of a row keeps.
+        """
+        if self._codes is not None:
+            raise OptionError(
+                f"{self._name()}: a row stores files, and this volume is its file in the order {self._codes}, which"
+                " would be lost. Put the volume of the row back as it was, or .oriented(...).array() in another column"
+            )
+        if self._assumed is not None and self._stored_codes != self.header.codes:
+            with self._named_errors():
+                return {"bytes": decode.stating(self.path, self._data, self._stored_affine), "path": None}
+        return {"bytes": self._data, "path": self.path}
+
+    @property
+    def header(self) -> NiftiHeader:
+        """The header of the file, as stored. Reads the first 4 kB once.
+
+        Raises:
+            VolumeFormatError: the file is not NIfTI, or of a kind that is refused by name.
+            VolumeMissingError: there is no such file.
+        """
+        if self._header is None:
+            with self._named_errors():
+                self._header = decode.load_header(self.path, self._data)
+        return self._header
+
+    @property
+    def nifti(self) -> Any:
+        """The file as a `nibabel` image, as stored, not slice-first. Reads the whole file."""
+        with self._named_errors():
+            return decode.nibabel_image(self.path, self._data, self.header)
+
+    def load(self, *, ahead: bool = False) -> None:
+        """Brings the voxels into the cache of the process.
+
+        Args:
+            ahead: nobody has asked for the voxels yet, so that this does not count as a touch; see `prefetched`.
+        """
+        self._decoded(ahead=ahead)
+
+    @property
+    def cache_name(self) -> tuple[Any, ...]:
+        """What tells the file from others, and masks from images, without a look at it."""
+        return (id(self._data) if self.path is None else self.path, self.mask)
+
+    def _key(self) -> tuple[Any, ...]:
+        if self._data is not None:
+            return ("bytes", len(self._data), hash(self._data), self.mask)
+        with self._named_errors():
+            return ("path", self.path, decode.identity(self.path or ""), self.mask)
+
+    def _decoded(self, stop: int | None = None, ahead: bool = False) -> Decoded:
+        """The whole file, or at least `stop` slices along its slowest axis, from the cache or the file."""
+
+        def load() -> Decoded:
+            decoded = decode.load_voxels(self.path, self._data, mask=self.mask, stop=stop)
+            for note in decoded.header.notes:
+                logger.warning("%s: %s", self._name(), note)
+            return decoded
+
+        def enough(found: Decoded) -> bool:
+            return found.is_whole or (least is not None and found.array.shape[2] >= least)
+
+        key, least = self._key(), stop
+        if key in volume_cache():  # if that is a part that will not do: all of it then, not part after part
+            stop = None
+        with self._named_errors():
+            decoded = volume_cache().get(key, load, enough)
+        if not ahead and decoded.is_whole:
+            volume_cache().touch(self.cache_name, decoded.array.nbytes)
+        self._header = decoded.header
+        return decoded
+
+    def _name(self) -> str:
+        """The row's id and the file, for messages; names in URLs as people write them."""
+        path = self.path if self.path is None or is_local(self.path) else unquote(self.path)
+        return ", ".join(word for word in (self.label, path) if word) or "volume from bytes"
+
+    def _named_errors(self) -> NamedErrors:
+        return NamedErrors(self._name, self.mask, self.path)
+
+    @property
+    def _stored_codes(self) -> str:
+        header, assumed = self.header, self._assumed
+        if header.codes is not None and (header.placed or (assumed is None and self._axes is None)):
+            return header.codes
+        if assumed is None:
+            what = "states neither qform nor sform" if header.codes is None else "states an identity affine"
+            with self._named_errors():
+                raise (VolumeFormatError if self._axes is None else GridMismatchError)(
+                    f"the header {what}, so nothing tells which axis holds the slices, and where a box lies;"
+                    " say it with .assume('PIR') or read it as stored with .nifti"
+                )
+        return assumed
+
+    @property
+    def _stored_affine(self) -> Affine:
+        codes, header = self._stored_codes, self.header
+        if header.affine is not None and codes == header.codes:
+            return header.affine
+        return orientation.affine_of_codes(codes, header.zooms)
+
+    def header_is_known(self) -> bool:
+        """Whether the header can be read; that of a file is read once for all volumes of the same file."""
+        if self._header is None:
+            try:
+                state = None if self._data is not None else decode.identity(self.path or "")
+            except OSError:
+                return False
+            self._header = self.header if state is None else decode.known_header(self.path or "", state)
+        return self._header is not None
