@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from reasonknee_hf import environment, volumes
 from reasonknee_hf.dataset.contract import make_known
+from reasonknee_hf.hub.wire.endpoints import published
+from reasonknee_hf.knee import layout
 from reasonknee_hf.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ _DATASETS = {"reasonknee": "reasonknee_hf.knee.description:KNEE"}
 
 for _name, _where in _DATASETS.items():
     make_known(_name, _where)
+published.add(layout.DEFAULT_SOURCE)
 
 if environment.register_on_import():
     from reasonknee_hf.dataset.register import register

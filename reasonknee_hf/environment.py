@@ -8,6 +8,8 @@ import re
 
 from reasonknee_hf.errors import OptionError
 
+_ON, _OFF = ("1", "ON", "YES", "TRUE"), ("0", "OFF", "NO", "FALSE")
+
 
 def _text(name: str) -> str | None:
     value = os.environ.get(name, "").strip()
@@ -70,7 +72,7 @@ def _seconds(name: str, value: str) -> float:
 def offline() -> bool:
     """Whether `HF_HUB_OFFLINE` or `HF_DATASETS_OFFLINE` is on."""
     names = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-    return any((_text(name) or "").upper() in {"1", "ON", "YES", "TRUE"} for name in names)
+    return any((_text(name) or "").upper() in _ON for name in names)
 
 
 def ca_bundle() -> str | None:
@@ -81,7 +83,40 @@ def ca_bundle() -> str | None:
 
 def register_on_import() -> bool:
     """`REASONKNEE_REGISTER=0` keeps `import reasonknee_hf` from registering the short name."""
-    return (_text("REASONKNEE_REGISTER") or "1").upper() not in {"0", "OFF", "NO", "FALSE"}
+    return (_text("REASONKNEE_REGISTER") or "1").upper() not in _OFF
+
+
+def cache() -> str | bool:
+    """`REASONKNEE_CACHE`: `auto` (the default), `0`, `1` or a folder; what a call may say as `cache=`."""
+    value = _text("REASONKNEE_CACHE") or "auto"
+    if value.upper() in (*_ON, *_OFF):
+        return value.upper() in _ON
+    return "auto" if value.upper() == "AUTO" else value
+
+
+def choose_cache(cache: str | None, size: str | None) -> None:
+    """Sets `REASONKNEE_CACHE` and `REASONKNEE_CACHE_SIZE` for a command and the processes that it starts."""
+    for name, value in (("REASONKNEE_CACHE", cache), ("REASONKNEE_CACHE_SIZE", size)):
+        if value is not None:
+            os.environ[name] = value
+
+
+def cache_bytes() -> int | None:
+    """`REASONKNEE_CACHE_SIZE`: bytes that whole files of a repository may take on disk."""
+    value = _text("REASONKNEE_CACHE_SIZE")
+    return None if value is None else as_bytes("REASONKNEE_CACHE_SIZE", value)
+
+
+def as_bytes(name: str, value: int | str) -> int:
+    """A number of bytes: a number, or text such as `500MB` or `1.5 TiB`; units are powers of 1024.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", str(value).strip().upper())
+    if found is None:
+        raise OptionError(f"{name} must be a number of bytes, such as 500000000 or 50GB, not {value!r}")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
 
 
 def volume_cache_bytes() -> int | None:

@@ -20,6 +20,7 @@ for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "REASONKNEE_SO
 os.environ.update(
     HF_HOME=_HOME,
     HF_HUB_DISABLE_XET="1",
+    REASONKNEE_CACHE="0",  # tests that count requests begin with nothing; those of the cache ask for one
     HF_HUB_DISABLE_TELEMETRY="1",
     HF_UPDATE_DOWNLOAD_COUNTS="0",
     HF_HUB_DISABLE_PROGRESS_BARS="1",

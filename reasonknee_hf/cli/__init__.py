@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from reasonknee_hf import environment
 from reasonknee_hf.errors import ReasonKneeError
 
 # Command name -> (module, one-line help). A module is imported only when its command is asked for; it offers
@@ -18,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "reasonknee_hf.cli.bench_command",
         "ReasonKnee-Bench: score a run, write its items, look at one",
     ),
+    "cache": ("reasonknee_hf.cli.cache_command", "what is kept on this disk, and how it is made less"),
     "check-card": (
         "reasonknee_hf.cli.check_card_command",
         "what the Hub or its viewer would refuse about a folder",
@@ -30,6 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "which endpoints a run could use, and who would get a token",
     ),
     "env": ("reasonknee_hf.cli.env_command", "versions and settings, for reports of faults"),
+    "download": (
+        "reasonknee_hf.cli.download_command",
+        "fetch what a config needs, to be used without a network",
+    ),
     "images": (
         "reasonknee_hf.cli.images_command",
         "volumes out of a download from the OAI: what it holds, and in the release's layout",
@@ -60,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             run = module.run
     args = parser.parse_args(arguments)
     assert run is not None
+    environment.choose_cache(getattr(args, "cache", None), getattr(args, "cache_size", None))
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Answers of models may hold halves of characters, which no encoding has.
         sys.stdout.reconfigure(errors="backslashreplace")

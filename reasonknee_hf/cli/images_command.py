@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from reasonknee_hf.cli.source_options import add_source_options, open_chosen_release
 
+_ORDER = ("found", "made", "kept", "missing", "refused")
+
 if TYPE_CHECKING:
     from reasonknee_hf.knee.images_build import Outcome
 
@@ -19,25 +21,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = commands.add_parser("list", help="what of the split tables is in a download, and what to fetch")
-    listing.add_argument("oai", help="the download: folders or tar.gz files of DICOM, or volumes")
-    listing.add_argument(
-        "--index",
-        action="append",
-        default=[],
-        help="contents.*.csv or image03.txt; may be given several times",
+    building = commands.add_parser("build", help="write data/images/…nii.gz of every scan in a download")
+    building.epilog = (
+        "Exit code: 0 if nothing was refused, 1 if something was. Run it again to go on after a stop."
     )
+    for command in (listing, building):
+        command.add_argument("oai", help="the download: folders or tar.gz files of DICOM")
+        command.add_argument("--json", action="store_true", help="print JSON")
+        add_source_options(command, images=False)
+    listing.add_argument("--index", action="append", help="contents.*.csv or image03.txt; may be repeated")
     listing.add_argument("--fetch", action="store_true", help="print only the missing series, one a line")
-    building = commands.add_parser(
-        "build",
-        help="write data/images/…nii.gz of every scan in a download",
-        epilog="Exit code: 0 if nothing was refused, 1 if something was. Run it again to go on after a stop.",
-    )
-    building.add_argument("oai", help="the download: folders or tar.gz files of DICOM")
     building.add_argument("out", help="folder to write to; give it as images= afterwards")
     building.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
-    for command in (listing, building):
-        add_source_options(command, images=False)
-        command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,45 +41,40 @@ def run(args: argparse.Namespace) -> int:
 
     from reasonknee_hf.knee.images_build import build_images, list_images
 
-    release = open_chosen_release(args)
+    release, fetch = open_chosen_release(args), None
     if args.action == "build":
-        total = sum(1 for _ in release.all_scans())
         made = build_images(release, args.oai, args.out, args.workers)
+        total = sum(1 for _ in release.all_scans())
         outcomes = list(tqdm(made, total=total, desc="volumes", unit="scan", leave=False))
-        fetch = None
     else:
-        outcomes, fetch = list_images(release, args.oai, args.index)
-    if args.action == "list" and args.fetch:
+        outcomes, fetch = list_images(release, args.oai, args.index or ())
+    if args.json:
+        counts = Counter(one.state for one in outcomes)
+        print(
+            json.dumps(
+                {"counts": counts, "scans": [asdict(one) for one in outcomes], "fetch": fetch}, indent=2
+            )
+        )
+    elif args.action == "list" and args.fetch:
         print("\n".join(fetch or ()))
-    elif args.json:
-        print(json.dumps(_facts(outcomes) | ({} if fetch is None else {"fetch": fetch}), indent=2))
     else:
         print(_table(outcomes))
     return int(any(one.state == "refused" for one in outcomes))
 
 
-def _facts(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    counts = Counter(one.state for one in outcomes)
-    return {"counts": dict(counts), "scans": [asdict(one) for one in outcomes]}
-
-
 def _table(outcomes: Sequence[Outcome]) -> str:
     """Counts by split and state, then every scan that was refused and why, and how many grids were not verified."""
-    states = [
-        state
-        for state in ("found", "made", "kept", "missing", "refused")
-        if any(o.state == state for o in outcomes)
-    ]
     counts = Counter((one.split, one.state) for one in outcomes)
-    lines = ["".join([f"{'split':<12}", *(f"{state:>10}" for state in states)])]
+    states = list(
+        dict.fromkeys(one.state for one in sorted(outcomes, key=lambda one: _ORDER.index(one.state)))
+    )
+    lines = [f"{'split':<12}" + "".join(f"{state:>10}" for state in states)]
     lines += [
-        "".join([f"{split:<12}", *(f"{counts[split, state]:>10,}" for state in states)])
+        f"{split:<12}" + "".join(f"{counts[split, state]:>10,}" for state in states)
         for split in dict.fromkeys(one.split for one in outcomes)
     ]
     lines += [f"refused: {one.note}" for one in outcomes if one.state == "refused"]
-    unverified = [one for one in outcomes if one.state in ("made", "kept") and one.note]
+    unverified = [one.scan_id for one in outcomes if one.state in ("made", "kept") and one.note]
     if unverified:
-        lines.append(
-            f"{len(unverified):,} without a mask to verify their grid against, e.g. {unverified[0].scan_id}"
-        )
+        lines.append(f"{len(unverified):,} without a mask to verify their grid against, e.g. {unverified[0]}")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasonknee_hf import environment
+from reasonknee_hf.cli.source_options import add_source_options
 from reasonknee_hf.errors import ArchiveError, OptionError
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--archive", help="folder the archive stands for (default: the only one, or data/masks)"
         )
-        command.add_argument("--source", help="dataset id, folder, fsspec URL or 'sample'")
-        command.add_argument("--revision", help="branch, tag or commit of a Hub source")
-        command.add_argument("--endpoint", action="append", help="Hub or mirror URL; repeat it for several")
+        add_source_options(command, images=False)
         command.add_argument("--encoding", help="code page of names that are not flagged as UTF-8, e.g. gbk")
 
 
@@ -69,15 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _filesystem(args: argparse.Namespace) -> ReasonKneeFileSystem:
     from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-    from reasonknee_hf.knee.layout import DEFAULT_REVISION, DEFAULT_SOURCE
+    from reasonknee_hf.knee.description import chosen_source
 
-    source, revision = args.source or environment.source() or DEFAULT_SOURCE, args.revision
-    if source == "sample":
-        from reasonknee_hf.knee.sample import sample_folder
-
-        source = str(sample_folder())
-    if revision is None and source == DEFAULT_SOURCE:
-        revision = DEFAULT_REVISION
+    source, revision = chosen_source(args.source, args.revision)
     return ReasonKneeFileSystem(source, revision, endpoint=args.endpoint, encoding=args.encoding)
 
 

@@ -22,6 +22,17 @@ def add_source_options(parser: argparse.ArgumentParser, *, images: bool = True) 
         parser.add_argument(
             "--images", help="another root for the volumes: folder, URL, download of DICOM, or CSV of paths"
         )
+    add_cache_options(parser)
+
+
+def add_cache_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say what is kept on this disk."""
+    parser.add_argument(
+        "--cache",
+        metavar="auto|1|0|DIR",
+        help="what of a Hub to keep on this disk (default: $REASONKNEE_CACHE)",
+    )
+    parser.add_argument("--cache-size", metavar="BYTES", help="at most so much of one repository, e.g. 50GB")
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:

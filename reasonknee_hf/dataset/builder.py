@@ -37,7 +37,8 @@ class RowsConfig(datasets.BuilderConfig):
         source: Hub dataset id, local folder, any fsspec URL, or `"sample"`.
         revision: Branch, tag or commit of a Hub source.
         endpoint: Base URL of a Hub or mirror, or several in order of preference.
-        images: Another root for the volumes: a folder or URL that holds the same relative paths.
+        images: Another root for the volumes: a folder or URL that holds the same relative paths, or what else the
+            dataset's release takes.
         masks: Whether rows have a `mask`.
         annotations: Which of the published arrays of records, where there are several kinds; `"all"` by default.
         on_error: What to do with a row that does not fit or whose volume or mask is absent: `"raise"`, `"skip"`
@@ -78,6 +79,8 @@ class RowsConfig(datasets.BuilderConfig):
 
 
 _BASE_FIELDS = {field.name for field in fields(datasets.BuilderConfig)}
+# Where bytes are kept says nothing of what rows are: these are no part of the config, which names a folder.
+_OF_CACHE = ("cache", "cache_size")
 _BUILDER_PARAMETERS = set(inspect.signature(datasets.DatasetBuilder.__init__).parameters)
 
 
@@ -106,6 +109,7 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         name = kwargs.get("config_name") or self.DEFAULT_CONFIG_NAME
         base_fields = {*_BASE_FIELDS, "identity"}
         valid = [f.name for f in fields(self.BUILDER_CONFIG_CLASS) if f.name not in base_fields]
+        valid += _OF_CACHE
         _check_choice("config", name, list(self.builder_configs))
         if kwargs.get("shuffle") is False:
             kwargs["shuffle"] = None
@@ -140,8 +144,10 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
             )
         release = self.dataset.open(
             token=kwargs.get("token"),
-            **{name: options[name] for name in self.dataset.open_options if name in options},
+            **{name: options[name] for name in (*self.dataset.open_options, *_OF_CACHE) if name in options},
         )
+        for option in _OF_CACHE:
+            kwargs.pop(option, None)
         self._release: Release | None = release
         self._prepared_in: str | None = None
         # The release alone knows the token: what `datasets` keeps of a builder ends up in pickles.
@@ -163,7 +169,8 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
             license=self.dataset.licence,
         )
 
-    def _splits(self) -> tuple[str, ...]:
+    def split_names(self) -> tuple[str, ...]:
+        """The splits that the config has in this release."""
         release, config = self.release, self.dataset.configs[self.config.name]
         splits = release.annotated_splits(self.config.annotations) if config.asks else release.splits
         if config.splits is not None:
@@ -173,7 +180,8 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
             splits = tuple(s for s in splits if any(scan.scan_id in chosen for scan in release.scans(s)))
         return splits
 
-    def _rows(self, split: str) -> Quintuples:
+    def rows(self, split: str) -> Quintuples:
+        """The rows of a split."""
         names = (field.name for field in fields(RowOptions) if field.name != "config")
         options = RowOptions(self.config.name, **{name: getattr(self.config, name) for name in names})
         # What a prepared dataset met is found by its folder, by any process and at any time.
@@ -184,8 +192,8 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
         generators = []
-        for split in self._splits():
-            rows = self._rows(split)
+        for split in self.split_names():
+            rows = self.rows(split)
             if not dl_manager.is_streaming:  # prepared anew: what was met the last time may be mended
                 rows.faults.clear()
             generators.append(datasets.SplitGenerator(split, {"rows": rows, "shards": rows.shards()}))
@@ -204,7 +212,7 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
 
     def as_streaming_dataset(self, split: Any = None, base_path: str | None = None) -> Any:
         self._check_split(split)
-        counts = {name: self._rows(name).num_rows for name in self._splits()}
+        counts = {name: self.rows(name).num_rows for name in self.split_names()}
         if None not in counts.values():
             infos = {
                 n: datasets.SplitInfo(n, num_examples=c, dataset_name=self.dataset_name)
@@ -237,7 +245,7 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         """Refuses a plain unknown split name early; slices and sums are left to `datasets`."""
         name = str(split) if split is not None else ""
         if name.isidentifier() and name != "all":
-            _check_choice(f"split of config {self.config.name!r}", name, self._splits())
+            _check_choice(f"split of config {self.config.name!r}", name, self.split_names())
 
 
 def _whole_number(option: str, value: Any, least: int) -> int:

@@ -13,8 +13,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from reasonknee_hf.hub.disk import entries, our_folders, prune
+from reasonknee_hf.hub.wire.mirrors import endpoint_counts
 
 logger = logging.getLogger(__name__)
+
+
+_STREAM = "stream "
+# Of streams that have ended, and which nobody can ask any more.
+_STREAMS_KEPT = 256
+_STREAM_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,11 @@ class Report:
         rows = {(fault.action, fault.row) for fault in self.faults}
         return dict(Counter(action for action, _ in rows))
 
+    @property
+    def endpoints(self) -> list[dict[str, Any]]:
+        """What this process has asked of each Hub and mirror; see [`endpoint_counts`]."""
+        return endpoint_counts()
+
     def __bool__(self) -> bool:
         return bool(self.faults)
 
@@ -80,13 +96,18 @@ class FaultLog:
     def __reduce__(self) -> tuple[type[FaultLog], tuple[str]]:
         return FaultLog, (self.name,)
 
+    @classmethod
+    def of_stream(cls) -> FaultLog:
+        """The log of one stream. It is found through that stream alone, so only those of late are kept."""
+        return cls(f"{_STREAM}{uuid4().hex}")
+
     @property
     def path(self) -> Path:
         """The file; it exists once there is a fault."""
-        from huggingface_hub import cached_assets_path
-
-        folder = cached_assets_path("reasonknee_hf", namespace="rows", subfolder="faults")
-        return Path(folder) / f"{sha256(self.name.encode()).hexdigest()[:32]}.jsonl"
+        folder = our_folders()["faults"]
+        if self.name.startswith(_STREAM):
+            folder /= "streams"
+        return folder / f"{sha256(self.name.encode()).hexdigest()[:32]}.jsonl"
 
     def add(self, fault: Fault) -> None:
         """Keeps a fault; one that this process has met before is not kept again."""
@@ -95,8 +116,13 @@ class FaultLog:
         self._seen.add(fault)
         line = json.dumps([fault.action, fault.row, fault.reason]) + "\n"
         try:
+            path = self.path
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if self.name.startswith(_STREAM):
+                    prune(entries(path.parent), _STREAM_BYTES, _STREAMS_KEPT)
             # One write of one line: processes that append at the same time do not mix their lines.
-            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 os.write(handle, line.encode())
             finally:

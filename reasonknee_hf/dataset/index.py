@@ -3,9 +3,9 @@
 An index is built in one pass over the records and stored as flat arrays that are used where they lie: a
 memory-mapped index costs no memory of its own, and all workers share it.
 
-Layout, little-endian: 8 bytes of magic, length and CRC-32 of the header (4 bytes each), and the header, which
-is JSON. Then, each beginning at a multiple of 64 bytes, the arrays `offsets`, `lengths`, `image_numbers` and
-`question_ids`, and the published image paths as JSON.
+Layout, little-endian: 8 bytes of magic, CRC-32 of all that follows it, length of the header (4 bytes each), and
+the header, which is JSON. Then, each beginning at a multiple of 64 bytes, the arrays `offsets`, `lengths`,
+`image_numbers` and `question_ids`, and the published image paths as JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import struct
 import zlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -24,10 +24,11 @@ import numpy.typing as npt
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.errors import AnnotationError
 
-VERSION = 1
+VERSION = 2
 
 _MAGIC = b"RKROWIDX"
 _PREFIX = struct.Struct("<8sII")
+_CHECKED_FROM = 12  # behind the checksum
 _ALIGNMENT = 64
 _ARRAYS = {"offsets": "<i8", "lengths": "<i4", "image_numbers": "<i4", "question_ids": "<i2"}
 
@@ -111,9 +112,10 @@ class RowIndex:
             "names": len(names),
         }
         encoded = json.dumps(header).encode()
-        out = bytearray(_PREFIX.pack(_MAGIC, len(encoded), zlib.crc32(encoded)) + encoded)
+        out = bytearray(_PREFIX.pack(_MAGIC, 0, len(encoded)) + encoded)
         for part in (*parts, names):
             out += bytes(-len(out) % _ALIGNMENT) + part
+        _PREFIX.pack_into(out, 0, _MAGIC, zlib.crc32(memoryview(out)[_CHECKED_FROM:]), len(encoded))
         return bytes(out)
 
     @classmethod
@@ -125,7 +127,7 @@ class RowIndex:
             name: What to call it in errors.
 
         Raises:
-            AnnotationError: It holds no index, one of another version, a damaged header or too few bytes.
+            AnnotationError: It holds no index, one of another version, or a damaged one.
         """
         view = memoryview(buffer).cast("B")
         header, at = _header(view, name)
@@ -195,23 +197,10 @@ def _header(view: memoryview, name: str) -> tuple[dict[str, Any], int]:
 
     if len(view) < _PREFIX.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
         raise broken("this is not a row index")
-    _, length, checksum = _PREFIX.unpack_from(view)
-    encoded = bytes(view[_PREFIX.size : _PREFIX.size + length])
-    if len(encoded) < length or zlib.crc32(encoded) != checksum:
-        raise broken("the header of the row index is damaged")
-    header: dict[str, Any] = json.loads(encoded)
+    _, checksum, length = _PREFIX.unpack_from(view)
+    if zlib.crc32(view[_CHECKED_FROM:]) != checksum:
+        raise broken("the row index is damaged")
+    header: dict[str, Any] = json.loads(bytes(view[_PREFIX.size : _PREFIX.size + length]))
     if header["version"] != VERSION:
         raise broken(f"the row index has version {header['version']}, not {VERSION}")
-    end = _PREFIX.size + length
-    needed = end
-    for size in _sizes(header):
-        needed += -needed % _ALIGNMENT + size
-    if len(view) != needed:
-        raise broken(f"the row index has {len(view)} bytes instead of {needed}")
-    return header, end
-
-
-def _sizes(header: dict[str, Any]) -> Iterator[int]:
-    for kind in _ARRAYS.values():
-        yield header["rows"] * np.dtype(kind).itemsize
-    yield header["names"]
+    return header, _PREFIX.size + length

@@ -11,17 +11,33 @@ from reasonknee_hf.dataset.contract import Problem, Release, Scan
 from reasonknee_hf.dataset.faults import Fault, FaultLog
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.errors import (
+    AnswerError,
     ArchiveError,
     FileMissingError,
     IntegrityError,
+    PointerError,
     RecordError,
+    RemoteMissingError,
     VolumeDataError,
     VolumeFormatError,
 )
 from reasonknee_hf.volumes.volume import KneeVolume
 
-# What is wrong with a file itself. An endpoint that cannot be reached says nothing about the file.
+# What may be wrong with a file itself; see `insist_on_broken`.
 BROKEN = (FileMissingError, VolumeDataError, VolumeFormatError, ArchiveError, IntegrityError)
+
+
+def insist_on_broken(error: Exception, release: Release) -> None:
+    """Raises an error of the kinds `BROKEN` again unless it is about the release: an outage is never data.
+
+    What an endpoint answers says nothing about the file. Nor does a checksum inside an archive of a Hub: the bytes
+    that do not fit may be the endpoint's, and no hash tells.
+    """
+    hub = (
+        release.sha is not None and isinstance(error, IntegrityError) and not isinstance(error, PointerError)
+    )
+    if hub or isinstance(error, (RemoteMissingError, AnswerError)):
+        raise error
 
 
 @dataclass(frozen=True)
@@ -167,6 +183,7 @@ class Joiner:
         try:
             KneeVolume(url, mask=column == "mask", label=scan.scan_id).load(ahead=True)
         except BROKEN as error:
+            insist_on_broken(error, self.release)
             problems.append(Problem(column, str(error)))
             return None
         return url

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate, starmap
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +85,7 @@ class Quintuples:
     release: Release
     split: str
     options: RowOptions
-    faults: FaultLog = field(default_factory=lambda: FaultLog(uuid4().hex))
+    faults: FaultLog = field(default_factory=FaultLog.of_stream)
     prefetch: bool = True
     joiner: Joiner = field(init=False)
 

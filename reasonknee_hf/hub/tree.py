@@ -96,17 +96,18 @@ class Tree(Protocol):
         """What `fsspec.open` opens in any other process without further state."""
 
 
-def chunk_sizes() -> Iterator[int]:
-    """How much to ask for next when streaming."""
-    yield FIRST_CHUNK
+def chunk_sizes(first: bool = True) -> Iterator[int]:
+    """How much to ask for next when streaming; `first`: from the start of a stream."""
+    if first:
+        yield FIRST_CHUNK
     while True:
         yield CHUNK
 
 
-def pieces(content: bytes) -> Iterator[bytes]:
+def pieces(content: bytes, first: bool = True) -> Iterator[bytes]:
     """`content` as a stream would hand it out."""
     position = 0
-    for size in chunk_sizes():
+    for size in chunk_sizes(first):
         if position >= len(content):
             return
         yield content[position : position + size]
@@ -124,6 +125,14 @@ def find_entry(entries: Mapping[str, FileEntry], path: str, tree_name: str) -> F
         hint = f"; closest: {', '.join(close)}" if close else ""
         raise FileMissingError(f"{path!r} is not among the {len(entries)} files of {tree_name}{hint}")
     return found
+
+
+def could_not_connect(error: BaseException) -> bool:
+    """Whether a filesystem of fsspec says "not found" of what it could not ask for."""
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or isinstance(cause, FileNotFoundError):
+        return False
+    return isinstance(cause, OSError) or getattr(cause, "status", 404) not in (404, 410)
 
 
 def check_span(path: str, start: int, stop: int, size: int | None) -> None:

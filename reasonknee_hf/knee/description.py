@@ -12,6 +12,7 @@ from reasonknee_hf import environment
 from reasonknee_hf.dataset.contract import Config, Description
 from reasonknee_hf.dataset.row_features import RowFeatures
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.hub.disk import CacheLike
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.knee.layout import BOX_AXES, DEFAULT_REVISION, DEFAULT_SOURCE
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, question_number
@@ -34,6 +35,8 @@ def open_release(
     *,
     images: str | None = None,
     high_fidelity: str | Several[str] | None = None,
+    cache: CacheLike = None,
+    cache_size: int | str | None = None,
 ) -> Release:
     """Opens one release of 3DReasonKnee.
 
@@ -46,6 +49,8 @@ def open_release(
         token: As in `huggingface_hub`. Sent to the first endpoint only.
         images: Another root for the volumes; see [`Release`].
         high_fidelity: The scans of the `high_fidelity` config; see [`Release`].
+        cache, cache_size: What of a Hub source is used and kept on this disk: `"auto"`, `True`, `False` or a folder,
+            and bytes; see [`chosen_cache`].
 
     Returns:
         [`Release`]: opened, with its listing read and nothing else.
@@ -54,20 +59,30 @@ def open_release(
         ReleaseError: What lies there is not a release.
         EndpointError: No endpoint gave the listing.
     """
+    source, revision = chosen_source(source, revision)
+    # Not the cached instance: a folder may have changed and a branch moved since it was opened.
+    fs = ReasonKneeFileSystem(
+        source=source,
+        revision=revision,
+        endpoint=endpoint,
+        token=token,
+        cache=cache,
+        cache_size=cache_size,
+        skip_instance_cache=True,
+    )
+    if is_published(fs.tree):
+        return open_published(KNEE, fs.tree, images=images, high_fidelity=high_fidelity)
+    return Release(KNEE, fs, images=images, high_fidelity=high_fidelity)
+
+
+def chosen_source(source: str | None, revision: str | None) -> tuple[str, str | None]:
+    """Source and revision that are meant where they are left out, and the folder of the sample."""
     source = source or environment.source() or DEFAULT_SOURCE
     if source == "sample":
         from reasonknee_hf.knee.sample import sample_folder
 
         source = str(sample_folder())
-    if revision is None and source == DEFAULT_SOURCE:
-        revision = DEFAULT_REVISION
-    # Not the cached instance: a folder may have changed and a branch moved since it was opened.
-    fs = ReasonKneeFileSystem(
-        source=source, revision=revision, endpoint=endpoint, token=token, skip_instance_cache=True
-    )
-    if is_published(fs.tree):
-        return open_published(KNEE, fs.tree, images=images, high_fidelity=high_fidelity)
-    return Release(KNEE, fs, images=images, high_fidelity=high_fidelity)
+    return source, DEFAULT_REVISION if revision is None and source == DEFAULT_SOURCE else revision
 
 
 def row_features(

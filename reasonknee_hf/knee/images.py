@@ -111,17 +111,15 @@ class ImageFolder:
         Raises:
             ReleaseError: It does not.
         """
-        some = None
+        listed = list(scans)
         with suppress(AmbiguousPathError):  # it is there, and named when it is asked for
-            if any(self.find(some := scan) is not None for scan in scans):
+            if not listed or any(self.find(scan) is not None for scan in listed):
                 return
-            if some is None:
-                return
-            examples = ", ".join(self._paths[:3]) or "nothing"
             raise ReleaseError(
                 f"images={self.root!r} holds a volume of none of the scans that the tables list: neither a file such"
-                f" as {some.image_filepath}, nor a folder or tar.gz of DICOM such as {series_key(some)}. It holds "
-                f"{examples}. Point images= at the folder above them, or at a CSV with the columns scan_id and path."
+                f" as {listed[0].image_filepath}, nor a folder or tar.gz of DICOM such as {series_key(listed[0])}. It"
+                f" holds {', '.join(self._paths[:3]) or 'nothing'}. Point images= at the folder above them, or at a CSV"
+                " with the columns scan_id and path."
             )
 
 

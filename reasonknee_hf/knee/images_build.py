@@ -7,15 +7,24 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import TypeAlias
 
-from reasonknee_hf.errors import EndpointError, GridMismatchError, OptionError, ReasonKneeError, ReleaseError
-from reasonknee_hf.hub.zips.archive import write_file
+import numpy as np
+
+from reasonknee_hf.errors import (
+    EndpointError,
+    ExtraMissingError,
+    GridMismatchError,
+    OptionError,
+    ReasonKneeError,
+    ReleaseError,
+)
+from reasonknee_hf.hub.disk import write_file
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.images import ImageFolder, series_key, series_of
 from reasonknee_hf.knee.release import Release
@@ -27,10 +36,9 @@ from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.volume_bytes import chunks
 from reasonknee_hf.volumes.voxels import read_header
 
-STATES = ("made", "kept", "missing", "refused")
-"""`kept`: made by an earlier run. `missing`: not in the download."""
-
+_Job: TypeAlias = tuple[Scan, str, "str | None", Path]  # the scan, its volume, its mask, the file to write
 _UNFINISHED = ".*.part"  # what a killed `write_file` leaves
+_INDEXES = ("contents*.csv", "*/contents*.csv", "image03.txt")
 _LEVEL = 1  # MRI is mostly noise: higher levels save 3 % and take up to twice as long
 
 
@@ -40,7 +48,7 @@ class Outcome:
 
     Args:
         scan_id, split, series: The scan; its series as the archive names it.
-        state: One of `STATES`.
+        state: `made`, `kept` (made by an earlier run), `missing` (not in the download), `found` or `refused`.
         note: Why it was refused, or that there was no mask to verify its grid against.
     """
 
@@ -49,14 +57,6 @@ class Outcome:
     series: str
     state: str
     note: str = ""
-
-
-@dataclass(frozen=True)
-class _Job:
-    scan: Scan
-    volume: str
-    mask: str | None
-    target: Path
 
 
 def build_images(release: Release, root: str, out: str | Path, workers: int = 1) -> Iterator[Outcome]:
@@ -93,12 +93,12 @@ def build_images(release: Release, root: str, out: str | Path, workers: int = 1)
             yield outcome
         else:
             path = layout.from_root(scan.image_filepath).removesuffix(".gz") + ".gz"
-            jobs.append(_Job(scan, url, release.find_mask(scan), target / path))
-    pool: AbstractContextManager[Executor | None] = nullcontext()
-    if workers > 1:
-        pool = ProcessPoolExecutor(workers, initializer=_end_with_parent)
-    with pool as executor:
-        yield from map(_build, jobs) if executor is None else executor.map(_build, jobs)
+            jobs.append((scan, url, release.find_mask(scan), target / path))
+    if workers == 1:
+        yield from map(_build, jobs)
+    else:
+        with ProcessPoolExecutor(workers, initializer=_end_with_parent) as pool:
+            yield from pool.map(_build, jobs)
 
 
 def _found(folder: ImageFolder, scan: Scan) -> tuple[str | None, Outcome]:
@@ -125,41 +125,41 @@ def _end_with_parent() -> None:
 
 
 def _build(job: _Job) -> Outcome:
-    kept = job.target.exists()
+    scan, url, mask, target = job
+    kept = target.exists()
     try:
-        with NamedErrors(lambda: f"{job.scan.scan_id}, {job.volume}", False, job.volume):
-            if kept:
-                note = _check_grid(KneeVolume(job.target, label=job.scan.scan_id), job)
-            else:
-                pieces = plain(chunks(job.volume))
+        if kept:
+            note = _check_grid(KneeVolume(target, label=scan.scan_id), mask)
+        else:
+            with NamedErrors(lambda: f"{scan.scan_id}, {url}", False, url):
+                pieces = plain(chunks(url))
                 _, start = read_header(pieces)
-                note = _check_grid(KneeVolume(job.volume, start, label=job.scan.scan_id), job)
+                note = _check_grid(KneeVolume(url, start, label=scan.scan_id), mask)
                 packed = b"".join(_packed(start, pieces))
-    except EndpointError:
+    except (EndpointError, ExtraMissingError):
         raise
     except ReasonKneeError as error:
-        return _outcome(job.scan, "refused", str(error))
+        return _outcome(scan, "refused", str(error))
     if not kept:
-        write_file(job.target, packed)
-    return _outcome(job.scan, "kept" if kept else "made", note)
+        write_file(target, packed)
+    return _outcome(scan, "kept" if kept else "made", note)
 
 
-def _check_grid(volume: KneeVolume, job: _Job) -> str:
-    if job.mask is None:
+def _check_grid(volume: KneeVolume, url: str | None) -> str:
+    """What is to be said of a grid that cannot be verified."""
+    if url is None:
         _ = volume.affine  # readable, and with a place
         return "its grid is not verified: the release has no mask of it"
-    mask = KneeVolume(job.mask, mask=True, label=job.scan.scan_id)
-    if relation(volume.grid, mask.grid) != "equal":
-        raise GridMismatchError(
-            f"{job.scan.scan_id}: {volume.path} lies on another grid (shape {volume.shape}, spacing "
-            f"{_shown(volume)}, axes {volume.axcodes}) than the mask (shape {mask.shape}, spacing {_shown(mask)}, "
-            f"axes {mask.axcodes}): slices are missing at an end, or it is another series"
-        )
-    return ""
-
-
-def _shown(volume: KneeVolume) -> str:
-    return " x ".join(f"{edge:.3g}" for edge in volume.spacing)
+    mask = KneeVolume(url, mask=True, label=volume.label)
+    if relation(volume.grid, mask.grid) == "equal":
+        return ""
+    (one, other) = (
+        f"shape {v.shape}, spacing {np.round(v.spacing, 3)}, axes {v.axcodes}" for v in (volume, mask)
+    )
+    raise GridMismatchError(
+        f"{volume.label}, {volume.path}: it lies on another grid ({one}) than the mask ({other}): slices are missing "
+        "at an end, or it is another series"
+    )
 
 
 def _packed(start: bytes, rest: Iterator[bytes | memoryview]) -> Iterator[bytes]:
@@ -188,14 +188,9 @@ def list_images(release: Release, root: str, indexes: Iterable[str] = ()) -> tup
     scans = list(release.all_scans())
     folder = ImageFolder(root, scans)
     found = [_found(folder, scan)[1] for scan in scans]
-    given = [Path(path) for path in indexes] or [
-        *chain.from_iterable(
-            Path(root).glob(name) for name in ("contents*.csv", "*/contents*.csv", "image03.txt")
-        )
-    ]
-    addresses = dict(chain.from_iterable(_index_rows(path) for path in given))
-    missing = [one.series for one in found if one.state == "missing"]
-    return found, [addresses.get(series, series) for series in missing]
+    lying_there = chain.from_iterable(Path(root).glob(name) for name in _INDEXES)
+    addresses = dict(chain.from_iterable(map(_index_rows, [Path(path) for path in indexes] or lying_there)))
+    return found, [addresses.get(one.series, one.series) for one in found if one.state == "missing"]
 
 
 def _index_rows(path: Path) -> Iterator[tuple[str, str]]:
@@ -213,6 +208,5 @@ def _index_rows(path: Path) -> Iterator[tuple[str, str]]:
             f"image_file (image03.txt of NDA), but {', '.join(header[:8])}."
         )
     for row in rows:
-        series = series_of(row[column]) if len(row) > column else None
-        if series is not None:
+        if len(row) > column and (series := series_of(row[column])) is not None:
             yield series, row[column].strip()

@@ -180,13 +180,13 @@ class Release:
 
     def expert_masks(self, scan: Scan) -> list[dict[str, Any]]:
         """Expert segmentations of a scan as rows store them; structures are spelt as in `labels` where it has them."""
-        known = {_folded(name): name for name in self.labels}
+        known = {name.casefold(): name for name in self.labels}
         masks = []
         for path in self.expert_files.get(scan.scan_id, ()):
-            name = re.sub(r"\.nii(\.gz)?$", "", path.rpartition("/")[2])
-            if name != path.rpartition("/")[2]:
-                volume = {"bytes": None, "path": self.tree.url(path)}
-                masks.append({"structure": known.get(_folded(name), name), "mask": volume})
+            name, ending, _ = path.rpartition("/")[2].partition(".nii")
+            if ending:
+                structure = known.get(name.replace("_", " ").casefold(), name)
+                masks.append({"structure": structure, "mask": {"bytes": None, "path": self.tree.url(path)}})
         return masks
 
     def _listed_ids(self, chosen: str | Sequence[str]) -> Collection[str]:
@@ -319,10 +319,6 @@ class Release:
         if not isinstance(value, dict):
             raise ReleaseError(f"{path} of {self.tree.name} holds a {type(value).__name__}, not an object.")
         return value
-
-
-def _folded(name: str) -> str:
-    return re.sub(r"[\s_]+", " ", name).strip().casefold()
 
 
 def _modified(url: str) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.dataset.index import RowIndex
-from reasonknee_hf.dataset.indexing import index_file, keep, one_at_a_time
+from reasonknee_hf.dataset.indexing import keep, kept_beside
 from reasonknee_hf.dataset.json_array import iter_records
 from reasonknee_hf.knee.grade_counts import count_grades
 from reasonknee_hf.knee.grade_weights import describe_weights, grade_weights, row_weight
@@ -29,19 +27,17 @@ def row_weights(release: Release, path: str, index: RowIndex) -> npt.NDArray[np.
     Raises:
         AnnotationError: The file is not the JSON it should be.
     """
-
-    def place() -> Path:
-        return index_file(release, path).with_suffix(".weights.npz")
-
-    with one_at_a_time(place):
-        with contextlib.suppress(OSError), np.load(place()) as kept:
-            if str(kept["identity"]) == index.identity and len(kept["weights"]) == len(index):
-                return np.asarray(kept["weights"])
+    key = f"weights of {index.identity}"
+    with kept_beside().alone(key, -1):
+        if (kept := kept_beside().get(key)) is not None:
+            found: npt.NDArray[np.float64] = np.load(io.BytesIO(kept))
+            if len(found) == len(index):
+                return found
         logger.info("weighing the rows of %s of %s", path, release.tree.name)
         weights = _weigh(release, path)
         out = io.BytesIO()
-        np.savez(out, weights=weights, identity=np.array(index.identity))
-        keep(place, out.getvalue(), f"the weights of the rows of {path}")
+        np.save(out, weights)
+        keep(key, out.getvalue(), f"the weights of the rows of {path}")
     return weights
 
 

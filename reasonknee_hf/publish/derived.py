@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reasonknee_hf.dataset.joining import BROKEN
+from reasonknee_hf.dataset.joining import BROKEN, insist_on_broken
 from reasonknee_hf.errors import ExtraMissingError, GridMismatchError, RecordError
 from reasonknee_hf.look.planes import Scene, scene, side_by_side
 from reasonknee_hf.publish.job import Job
@@ -126,6 +126,7 @@ class _Volumes:
                 volume.check_box_grid()
                 self._volume = volume
             except (*BROKEN, GridMismatchError) as error:
+                insist_on_broken(error, self._job.opened())
                 accept_broken(self._job, f"the volume of {row['id']}", error)
         return self._volume
 

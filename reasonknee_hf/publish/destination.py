@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,20 +21,18 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import BlobLfsInfo, RepoSibling
 
 from reasonknee_hf.errors import EndpointError, ForbiddenError, PublishError
+from reasonknee_hf.hub.wire.retries import PASSING, Patience, retry_after
 from reasonknee_hf.publish.config_facts import hash_of
 from reasonknee_hf.publish.texts import decoded
 
 logger = logging.getLogger(__name__)
 
-TRIES = 8
-FIRST_TRIES = 3
-"""Of the first request: a Hub that is not there at all is said soon."""
-FIRST_WAIT = 1.0  # seconds; doubled with each try
-LONGEST_WAIT = 60.0
+FIRST_SECONDS = 5.0
+"""For which the first request is tried: a Hub that is not there at all is said soon."""
 COMMIT_FILES = 50
 """Files that are uploaded before they are committed together: few commits, and little to do again after a kill."""
 
-_PASSING = {408, 409, 412, 425, 429, 500, 502, 503, 504}
+_PASSING = PASSING | {409, 412}  # another commit is being made, or was made meanwhile
 _FULL = re.compile("quota|storage|exceed|limit reached|payment", re.IGNORECASE)
 _T = TypeVar("_T")
 
@@ -81,7 +77,7 @@ class Repository:
         A branch that does not exist yet begins as `main` is.
         """
         try:
-            return self._list(leave=(401, 404), tries=FIRST_TRIES)
+            return self._list(leave=(401, 404), seconds=FIRST_SECONDS)
         except RevisionNotFoundError:
             self._base = "main"
             return self._list()
@@ -161,12 +157,12 @@ class Repository:
         """Reads the listing of the newest commit and returns its sha."""
         return self._list()
 
-    def _list(self, leave: Sequence[int] = (), tries: int | None = None) -> str:
+    def _list(self, leave: Sequence[int] = (), seconds: float | None = None) -> str:
         self._info = insist(
             lambda: self.api.dataset_info(self.repo_id, revision=self._base, files_metadata=True),
             f"listing {self.repo_id}",
             leave,
-            tries,
+            seconds,
         )
         self._files = {file.rfilename: file for file in self._info.siblings or []}
         return str(self._info.sha)
@@ -293,26 +289,22 @@ def _committed(one: CommitOperationAdd) -> RepoSibling:
     return RepoSibling(one.path_in_repo, size=info.size, lfs=lfs)
 
 
-def is_passing(status: int) -> bool:
-    """Whether a status is worth another try. The only place that decides it for pushing."""
-    return status in _PASSING or 520 <= status <= 524
-
-
-def insist(call: Callable[[], _T], what: str, leave: Sequence[int] = (), tries: int | None = None) -> _T:
-    """Calls until it works, at most `TRIES` times, and waits between; as long as a server says, if it says so.
+def insist(call: Callable[[], _T], what: str, leave: Sequence[int] = (), seconds: float | None = None) -> _T:
+    """Calls until it works, by the one policy for trying again.
 
     Args:
         call: May be called again after it failed.
         what: For messages.
         leave: Statuses that the caller handles.
-        tries: Another number of tries.
+        seconds: For all tries together.
 
     Raises:
         ForbiddenError: The token may not do that. Not tried again.
-        EndpointError: It failed for another reason, or too often; the message gives the last one.
+        EndpointError: It failed for another reason, or for too long; the message gives the last one.
     """
-    wait, tries = FIRST_WAIT, tries or TRIES
-    for attempt in range(1, tries + 1):
+    patience = Patience(what, seconds)
+    while True:
+        asked = None
         try:
             return call()
         except Exception as error:
@@ -322,19 +314,17 @@ def insist(call: Callable[[], _T], what: str, leave: Sequence[int] = (), tries: 
                 if status in leave:
                     raise
                 _refuse(status, what, failure)
-                wait = _retry_after(failure) or wait
+                headers: Any = failure.response.headers  # of one HTTP library or another
+                asked = retry_after(headers)
             elif isinstance(failure, LocalTokenNotFoundError):
                 raise ForbiddenError(f"{what} needs a token: `hf auth login`, or token=.") from error
             elif not _is_passing(failure):
                 raise
-        if attempt < tries:
-            logger.warning("%s failed (%s); try %d of %d", what, _reason(failure), attempt + 1, tries)
-            time.sleep(min(wait, LONGEST_WAIT))
-            wait *= 2
-    raise EndpointError(
-        f"{what} failed {tries} times, the last time with: {_reason(failure)}. What is uploaded stays; run the same "
-        "command again to go on from there."
-    ) from failure
+        if not patience.wait(_reason(failure), asked):
+            raise EndpointError(
+                f"{what} failed until there was no time left, the last time with: {_reason(failure)}. What is uploaded "
+                "stays; run the same command again to go on from there."
+            ) from failure
 
 
 def _refuse(status: int, what: str, failure: Exception) -> None:
@@ -350,7 +340,7 @@ def _refuse(status: int, what: str, failure: Exception) -> None:
             f"{what} was refused ({status}): {reason}. Log in with a token that may write there "
             "(`hf auth login`, or token=); where it may only propose changes, use create_pr=True."
         ) from failure
-    if not is_passing(status):
+    if status not in _PASSING:
         raise EndpointError(f"{what} failed ({status}): {reason}") from failure
 
 
@@ -366,17 +356,6 @@ def _is_passing(error: Exception) -> bool:
         return True
     # The client's HTTP library differs with its version.
     return type(error).__module__.startswith(("httpx", "httpcore", "requests"))
-
-
-def _retry_after(error: HfHubHTTPError) -> float | None:
-    """Seconds that the server asks for: a number, or a date."""
-    text = error.response.headers.get("Retry-After", "") if error.response is not None else ""
-    if text.isdigit():
-        return float(text)
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
 
 
 def _reason(error: Exception) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from reasonknee_hf.errors import EndpointError, PublishError
 from reasonknee_hf.hub.wire.endpoints import resolve_endpoints
-from reasonknee_hf.publish import destination as repository
+from reasonknee_hf.hub.wire.retries import Patience
 from reasonknee_hf.publish.card import default_config
 from reasonknee_hf.publish.config_facts import Conversion, Folder
 from reasonknee_hf.publish.convert import standing_of
@@ -290,8 +289,8 @@ def _finish(
     defects: Sequence[str] | None,
 ) -> None:
     """Card, pictures and the removal of stale files in one commit upon the newest one; merged anew if that changes."""
-    wait = repository.FIRST_WAIT
-    for attempt in range(1, repository.TRIES + 1):
+    patience = Patience(f"merging the card of {there.repo_id}")
+    while True:
         parent = there.refresh()
         _upload_again(there, conversion)
         standing = _standing(there, parent)
@@ -304,12 +303,10 @@ def _finish(
         try:
             there.commit(operations, f"Add config {conversion.configs[0].name}", parent)
             return
-        except HfHubHTTPError as error:
-            logger.warning("the repository changed meanwhile; merging again, try %d", attempt + 1)
+        except HfHubHTTPError as error:  # the repository changed meanwhile
             reason = " ".join(str(error).split())[:300]
-        time.sleep(min(wait, repository.LONGEST_WAIT))
-        wait *= 2
-    raise EndpointError(
-        f"The card of {there.repo_id} changed during each of {repository.TRIES} tries to merge it, or the Hub says "
-        f"so: {reason}. All shards are uploaded; run the same command again to write the card."
-    )
+            if not patience.wait(reason):
+                raise EndpointError(
+                    f"The card of {there.repo_id} changed during each try to merge it, or the Hub says so: {reason}. "
+                    "All shards are uploaded; run the same command again to write the card."
+                ) from error

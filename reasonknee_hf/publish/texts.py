@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.hub.zips.archive import write_file
+from reasonknee_hf.hub.disk import write_file
 
 UNFINISHED = f".{'[0-9a-f]' * 16}.part"
 """Glob of what a killed `write_file` leaves."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from reasonknee_hf.dataset.joining import BROKEN
+from reasonknee_hf.dataset.joining import BROKEN, insist_on_broken
 from reasonknee_hf.errors import PublishError, VolumeMissingError
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.records import scan_columns
@@ -159,6 +159,7 @@ def volume_rows(job: Job, split: str, scan_ids: Sequence[str]) -> Iterator[dict[
                 else:
                     row[name] = reference(url)
             except BROKEN as error:
+                insist_on_broken(error, job.opened())
                 accept_broken(job, f"{scan_id}, {base_name(url)}", error)
                 broken = True
         if not (broken and job.on_error == "skip"):
@@ -194,7 +195,7 @@ def copied(url: str, job: Job, column: str, scan: Scan) -> str:
 
 def reference(url: str) -> str:
     """The URL in the words of the stock clients where they can open it: files of a Hub, but not archive members."""
-    from reasonknee_hf.hub.fs.urls import SCHEME, parse_url
+    from reasonknee_hf.hub.urls import SCHEME, parse_url
 
     if not url.startswith(SCHEME):
         return url

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from reasonknee_hf.errors import OptionError, VolumeDataError, VolumeFormatError, VolumeMissingError
 from reasonknee_hf.volumes import volume_bytes as source
@@ -20,6 +20,8 @@ from reasonknee_hf.volumes.voxels import Array, as_labels, read_header, read_sto
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
     """Reads the header only: one read of a few kB.
@@ -30,7 +32,7 @@ def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
     """
     if data is None and path is not None and source.looks_like_image_half(path):
         path = _other_half(path, "hdr")
-    return parse_header(source.plain_start(path, data, HEADER_BYTES))
+    return _surely(path, data, lambda content: parse_header(source.plain_start(path, content, HEADER_BYTES)))
 
 
 @lru_cache(maxsize=512)
@@ -68,16 +70,35 @@ def load_voxels(
     """
     if data is None and path is not None and source.looks_like_image_half(path):
         path = _other_half(path, "hdr")
-    with _plain_pieces(path, data) as pieces:
-        header, taken = read_header(pieces)
-        if header.single_file:
-            return _decoded(header, read_stored(pieces, header, taken, stop), mask)
+
+    def load(content: bytes | None) -> tuple[NiftiHeader, Array | None]:
+        with _plain_pieces(path, content) as pieces:
+            header, taken = read_header(pieces)
+            return header, read_stored(pieces, header, taken, stop) if header.single_file else None
+
+    header, stored = _surely(path, data, load)
+    if stored is not None:
+        return _decoded(header, stored, mask)
     if path is None:
         raise VolumeFormatError(
             "this is the header of an .hdr/.img pair and the voxels are in a file that was not given"
         )
     with _plain_pieces(_other_half(path, "img"), None) as pieces:
         return _decoded(header, read_stored(pieces, header, stop=stop), mask)
+
+
+def _surely(path: str | None, data: bytes | None, work: Callable[[bytes | None], T]) -> T:
+    """What `work` makes of a file; where that is broken, of the whole file, verified, before the file is blamed.
+
+    What comes out of the network is proved right at its end only, and what is wrong with it is often met before.
+    """
+    try:
+        return work(data)
+    except (VolumeDataError, VolumeFormatError):
+        verified = source.verified(path) if data is None and path is not None else None
+        if verified is None:
+            raise
+        return work(verified)
 
 
 def check_file(data: bytes) -> None:

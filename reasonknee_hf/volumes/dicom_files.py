@@ -20,12 +20,12 @@ from urllib.parse import quote, unquote
 import fsspec
 from fsspec.spec import AbstractFileSystem
 
-from reasonknee_hf.errors import ReasonKneeError, VolumeDataError, VolumeFormatError
+from reasonknee_hf.errors import VolumeDataError
 from reasonknee_hf.volumes.dicom_series import Series, read_ends, read_series
 from reasonknee_hf.volumes.inflate import gzip_file
+from reasonknee_hf.volumes.naming import NamedErrors
 
 TARS = (".tar", ".tar.gz", ".tgz")
-_CHUNK = 1 << 20
 _BESIDE = re.compile(
     r"(^|/)(\.[^/]*|DICOMDIR|Thumbs\.db|[^/]*\.(csv|txt|json|xml|md5|html?|pdf|jpe?g|png))$", re.I
 )
@@ -79,12 +79,9 @@ class DicomSeriesFileSystem(AbstractFileSystem):
         return b"".join(self.stream(path))[start:end]
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        state = self.target.info(self.fo)
-        size = self._header(path).nbytes
-        return {"name": path, "size": size, "type": "file", "mtime": state.get("mtime")}
-
-    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        return [self.info(path)] if detail else [path]
+        series = self._header(path)
+        size = len(series.header) + series.voxels.nbytes
+        return {**self.target.info(self.fo), "name": path, "size": size, "type": "file"}
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> BinaryIO:
         return io.BytesIO(self.cat_file(path))
@@ -94,27 +91,27 @@ class DicomSeriesFileSystem(AbstractFileSystem):
     def _header(self, path: str) -> Series:
         if not self.fo.endswith(TARS):
             names = self._names()
-            wanted, axes = _wishes(path)
             ends = self._files(names[:: max(1, len(names) - 1)], start=True)
-            found = read_ends(ends, len(names), self.fo, wanted, axes)
+            with self._named_errors():
+                found = read_ends(ends, len(names), *_wishes(path))
             if found is not None:
                 return found
         return self._read(path)
 
     def _read(self, path: str) -> Series:
-        wanted, axes = _wishes(path)
         files = self._tar_files() if self.fo.endswith(TARS) else self._files(self._names())
-        return read_series(files, self.fo, wanted, axes)
+        with self._named_errors():
+            return read_series(files, *_wishes(path))
+
+    def _named_errors(self) -> NamedErrors:
+        return NamedErrors(lambda: f"series {self.fo}", False, None)
 
     def _names(self) -> list[str]:
         """Names of the slices, the shorter first: `2` before `10`."""
         files = [entry["name"] for entry in self.target.ls(self.fo, detail=True) if entry["type"] == "file"]
-        names = sorted(
+        return sorted(
             (name for name in files if not _BESIDE.search(name)), key=lambda name: (len(name), name)
         )
-        if not names:
-            raise VolumeFormatError(f"series {self.fo} holds no DICOM file among {len(files)} files")
-        return names
 
     def _files(self, names: list[str], start: bool = False) -> Iterator[tuple[str, BinaryIO]]:
         for name in names:
@@ -130,14 +127,10 @@ class DicomSeriesFileSystem(AbstractFileSystem):
                         content = tar.extractfile(member)
                         if content is not None and not _BESIDE.search(member.name):
                             yield member.name.rpartition("/")[2], io.BytesIO(content.read())
-                while file.read(_CHUNK):  # to the end, where the checksum is verified
+                while file.read(1 << 20):  # to the end, where the checksum is verified
                     pass
             except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-                if isinstance(error, ReasonKneeError):
-                    raise
-                raise VolumeDataError(
-                    f"series {self.fo} is no whole tar ({error}); fetch it again"
-                ) from error
+                raise VolumeDataError(f"the tar is not whole ({error}); fetch it again") from error
 
 
 def _wishes(path: str) -> tuple[dict[str, str], str | None]:

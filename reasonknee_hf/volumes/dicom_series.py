@@ -1,35 +1,29 @@
 """One DICOM series as a NIfTI file: slices in, sorted and checked, header and voxels out. Nothing is resampled.
 
 Own code over `pydicom`, because a series must be right or refused: converters drop, guess or split where slices
-are missing, come twice or belong to several series.
+are missing, come twice or belong to several series. Errors name the instance; the caller names the series.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from reasonknee_hf.errors import ExtraMissingError, VolumeDataError, VolumeFormatError
+from reasonknee_hf.errors import ExtraMissingError, ReasonKneeError, VolumeDataError, VolumeFormatError
 from reasonknee_hf.volumes.orientation import Affine, axis_codes, reorder
 from reasonknee_hf.volumes.voxels import Array
 
-# What all slices share, and what it means where they do not. Numbers are compared up to rounding.
-_SHARED = {
-    "SeriesInstanceUID": "belongs to another series: the folder mixes several; keep one",
-    "EchoTime": "is of another echo: the series holds several; keep the slices of one",
-    "Rows": "has another size",
-    "Columns": "has another size",
-    "PixelSpacing": "has another spacing of pixels",
-    "ImageOrientationPatient": "lies in another plane",
-    "PixelRepresentation": "has voxels of another type",
-}
+_PLACED_BY = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
+# What all slices of a series have in common; numbers up to rounding.
+_SHARED = ("SeriesInstanceUID", "EchoTime", "Rows", "Columns", "PixelRepresentation", *_PLACED_BY[1:])
 _UNEVEN = 0.01  # of the distance between slices: positions are decimal texts, rounded by their writer
 _DRIFT = 0.01  # mm by which slices may be shifted sideways before the grid is sheared
+_SAME_PLACE = 1e-3  # mm
 # A scanner numbers the series of a session 1, 2, 3: only a number as long as the wanted one can name the series.
-_RUNNING = frozenset({"SeriesNumber"})
+_RUNNING = ("SeriesNumber", "AccessionNumber")
 
 
 @dataclass(frozen=True)
@@ -38,18 +32,15 @@ class Series:
 
     Attributes:
         header: All bytes before the voxels.
-        voxels: Array of three axes in the order of the file (first axis fastest); `None` where only the header was
-            asked for.
-        nbytes: Bytes of header and voxels.
+        voxels: Array of three axes in the order of the file (first axis fastest). Of a series of which only the header
+            was asked for it has the right shape and type, and no values.
     """
 
     header: bytes
-    voxels: Array | None
-    nbytes: int
+    voxels: Array
 
     def pieces(self) -> Iterator[bytes]:
         """The bytes of the file, a slice at a time."""
-        assert self.voxels is not None
         yield self.header
         for index in range(self.voxels.shape[2]):
             yield self.voxels[:, :, index].tobytes("F")
@@ -70,13 +61,12 @@ class _Slice:
 
 
 def read_series(
-    files: Iterable[tuple[str, BinaryIO]], name: str, wanted: Mapping[str, str], axes: str | None = None
+    files: Iterable[tuple[str, BinaryIO]], wanted: Mapping[str, str], axes: str | None = None
 ) -> Series:
     """Reads all slices of a series.
 
     Args:
         files: Name and content of each file; any order.
-        name: What to call the series in errors.
         wanted: DICOM keyword → text that its value must contain where the files state one, e.g.
             `{"PatientID": "9000001", "SeriesDescription": "DESS_RIGHT"}`.
         axes: Axis codes of the result, such as "PIR"; as the slices lie by default.
@@ -86,21 +76,18 @@ def read_series(
         leaves no integers.
 
     Raises:
-        VolumeFormatError: No single series of evenly spaced slices, or not the one that is wanted. The message names
-            series and instance.
+        VolumeFormatError: No single series of evenly spaced slices, or not the one that is wanted.
         VolumeDataError: A file is cut or cannot be decoded.
         ExtraMissingError: `pydicom` is not installed.
     """
-    slices = [_slice(file, title, name, wanted, pixels=True) for title, file in files]
-    slices, affine = _stack(slices, name)
-    voxels = _voxels(slices).transpose(2, 1, 0)
-    return _series(voxels.shape, voxels.dtype, affine, axes, voxels)
+    slices, affine = _stack([_slice(file, name, wanted, pixels=True) for name, file in files])
+    return _series(_voxels(slices).transpose(2, 1, 0), affine, axes)
 
 
 def read_ends(
-    ends: Iterable[tuple[str, BinaryIO]], count: int, name: str, wanted: Mapping[str, str], axes: str | None
+    ends: Iterable[tuple[str, BinaryIO]], count: int, wanted: Mapping[str, str], axes: str | None
 ) -> Series | None:
-    """The header of a series, from its first and last file alone.
+    """The header of a series of `count` slices, from its first and last file alone.
 
     Returns:
         The same header as [`read_series`], without voxels; `None` where two slices do not settle it, because names do
@@ -109,155 +96,123 @@ def read_ends(
     Raises:
         VolumeFormatError, VolumeDataError, ExtraMissingError: As for [`read_series`], as far as the two slices show it.
     """
-    found = [_slice(file, title, name, wanted, pixels=False) for title, file in ends]
-    first = found[0].data
-    bits, signed = int(first.BitsStored), bool(first.PixelRepresentation)
-    if len(found) < 2 or bits > 16 or (bits == 16 and not signed) or _rescale(first) != (1.0, 0.0):
+    slices, affine = _stack([_slice(file, name, wanted, pixels=False) for name, file in ends])
+    first = slices[0].data
+    stated = float(first.get("SpacingBetweenSlices") or first.get("SliceThickness") or 0)
+    affine[:3, 2] /= max(1, count - 1)
+    step = float(np.linalg.norm(affine[:3, 2]))
+    settled = abs(step - stated) <= _UNEVEN * step and _rescale(first) == (1.0, 0.0)
+    if not settled or first.BitsStored > (16 if first.PixelRepresentation else 15):
         return None
-    _, affine = _stack(found, name)
-    step = float(np.linalg.norm(affine[:3, 2])) / (count - 1)
-    stated = first.get("SpacingBetweenSlices") or first.get("SliceThickness")
-    if not stated or abs(step - float(stated)) > _UNEVEN * step:
-        return None
-    affine[:3, 2] /= count - 1
     shape = (int(first.Columns), int(first.Rows), count)
-    return _series(shape, np.dtype(np.int16), affine, axes, None)
+    return _series(np.broadcast_to(np.int16(0), shape), affine, axes)
 
 
-def _series(
-    shape: Sequence[int], dtype: Any, affine: Affine, axes: str | None, voxels: Array | None
-) -> Series:
+def _series(voxels: Array, affine: Affine, axes: str | None) -> Series:
     import nibabel
 
     order = reorder(axis_codes(affine), axes or axis_codes(affine))
-    stored = (shape[0], shape[1], shape[2])
+    columns, rows, slices = voxels.shape
+    placed, voxels = order.affine(affine, (columns, rows, slices)), order.array(voxels)
     header = nibabel.Nifti1Header()
-    header.set_data_dtype(dtype)
-    header.set_data_shape(order.shape(stored))
-    placed = order.affine(affine, stored)
+    header.set_data_dtype(voxels.dtype)
+    header.set_data_shape(voxels.shape)
     header.set_qform(placed, 1)
     header.set_sform(placed, 1)
     header.set_xyzt_units("mm")
-    header["vox_offset"], header["magic"] = 352, b"n+1"
     header.set_slope_inter(1, 0)
-    start = header.binaryblock + bytes(4)
-    size = len(start) + int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return Series(start, None if voxels is None else order.array(voxels), size)
+    header["vox_offset"], header["magic"] = 352, b"n+1"
+    return Series(header.binaryblock + bytes(4), voxels)
 
 
 # --- one slice -----------------------------------------------------------------------------------------------
 
 
-def _slice(file: BinaryIO, title: str, name: str, wanted: Mapping[str, str], *, pixels: bool) -> _Slice:
+def _slice(file: BinaryIO, name: str, wanted: Mapping[str, str], *, pixels: bool) -> _Slice:
     try:
         import pydicom
     except ImportError as error:
-        raise ExtraMissingError(
-            f"series {name} is DICOM, which needs pydicom: pip install 'reasonknee_hf[dicom]'"
-        ) from error
+        raise ExtraMissingError("DICOM needs pydicom: pip install 'reasonknee_hf[dicom]'") from error
     try:
-        data = pydicom.dcmread(file, stop_before_pixels=not pixels)
-        part = _Slice(title, data)
-        _check_kind(part, name)
-        _check_identity(part, name, wanted)
+        part = _Slice(name, pydicom.dcmread(file, stop_before_pixels=not pixels))
+        _check_slice(part, wanted)
         if pixels:
-            part.plane = _rescaled(data, _pixels(part, name))
-            del data.PixelData
-            data._pixel_array = None
+            part.plane = _pixels(part)
+            del part.data.PixelData
+            part.data._pixel_array = None
             file.close()  # the dataset holds on to it, and so would to all bytes of the slice
-    except (
-        pydicom.errors.InvalidDicomError,
-        EOFError,
-        ValueError,
-        AttributeError,
-        TypeError,
-        KeyError,
-    ) as error:
-        if isinstance(error, VolumeFormatError):
-            raise
+    except ReasonKneeError:
+        raise
+    except Exception as error:  # of many kinds where a file is damaged
         raise VolumeDataError(
-            f"series {name}: {title} is no whole DICOM slice ({type(error).__name__}: {error}); fetch it again"
+            f"{name} is no whole DICOM slice ({type(error).__name__}: {error}); fetch it again"
         ) from error
     return part
 
 
-def _check_kind(part: _Slice, name: str) -> None:
+def _check_slice(part: _Slice, wanted: Mapping[str, str]) -> None:
     data = part.data
-    lacking = [
-        tag
-        for tag in ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
-        if not data.get(tag)
-    ]
     if int(data.get("NumberOfFrames") or 1) > 1 or int(data.get("SamplesPerPixel") or 1) > 1:
         raise VolumeFormatError(
-            f"series {name}: {part} holds several frames or colours; only grey slices, one a file, are read"
+            f"{part} holds several frames or colours; only grey slices, one a file, are read"
         )
-    if lacking:
-        raise VolumeFormatError(
-            f"series {name}: {part} does not say where it lies (no {', '.join(lacking)}); it is no slice of a volume"
-        )
-
-
-def _check_identity(part: _Slice, name: str, wanted: Mapping[str, str]) -> None:
+    for keyword in _PLACED_BY:
+        if not data.get(keyword):
+            raise VolumeFormatError(f"{part} has no {keyword}, and so no place: it is no slice of a volume")
     for keyword, text in wanted.items():
-        found = str(part.data.get(keyword) or "").strip()
-        comparable = found and not (keyword in _RUNNING and len(found) < len(text))
+        found = str(data.get(keyword) or "").strip()
+        comparable = found and (keyword not in _RUNNING or len(found) >= len(text))
         if comparable and text.casefold() not in found.casefold():
             raise VolumeFormatError(
-                f"series {name}: {part} says {keyword} {found!r}, but {text!r} is wanted there: it is another series"
+                f"{part} says {keyword} {found!r}, but {text!r} is wanted: it is another series"
             )
 
 
-def _pixels(part: _Slice, name: str) -> Array:
+def _pixels(part: _Slice) -> Array:
     data = part.data
-    syntax = data.file_meta.TransferSyntaxUID
     try:
         plane: Array = data.pixel_array
     except (RuntimeError, NotImplementedError) as error:  # what pydicom raises where no decoder is installed
         raise VolumeFormatError(
-            f"series {name}: {part} is compressed ({syntax.name}) and no installed decoder reads it; install one "
-            "(pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg) or decompress the files"
+            f"{part} is compressed ({data.file_meta.TransferSyntaxUID.name}) and no installed decoder reads it; pip "
+            "install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg, or decompress the files"
         ) from error
-    return plane.astype(plane.dtype.newbyteorder("="), copy=False)
-
-
-def _rescale(data: Any) -> tuple[float, float]:
-    slope, intercept = data.get("RescaleSlope"), data.get("RescaleIntercept")
-    return (1.0 if slope is None else float(slope), float(intercept or 0))
-
-
-def _rescaled(data: Any, plane: Array) -> Array:
     slope, intercept = _rescale(data)
     if (slope, intercept) == (1.0, 0.0):
-        return plane
+        return plane.astype(plane.dtype.newbyteorder("="), copy=False)
     values = plane * slope + intercept
     whole = np.rint(values)
     return whole.astype(np.int32) if np.array_equal(whole, values) else values.astype(np.float32)
 
 
+def _rescale(data: Any) -> tuple[float, float]:
+    slope, intercept = data.get("RescaleSlope"), data.get("RescaleIntercept")
+    return 1.0 if slope is None else float(slope), float(intercept or 0)
+
+
 # --- all slices ----------------------------------------------------------------------------------------------
 
 
-def _stack(slices: list[_Slice], name: str) -> tuple[list[_Slice], Affine]:
+def _stack(slices: list[_Slice]) -> tuple[list[_Slice], Affine]:
     """The slices in order along their normal, and the affine (RAS+) of (column, row, slice)."""
     if not slices:
-        raise VolumeFormatError(f"series {name} holds no DICOM file")
-    _check_shared(slices, name)
+        raise VolumeFormatError("there is no DICOM file")
+    _check_shared(slices)
     first = slices[0].data
     along_row, along_column = np.array(first.ImageOrientationPatient, dtype=np.float64).reshape(2, 3)
     normal = np.cross(along_row, along_column)
-    places = {id(part): float(normal @ part.position) for part in slices}
-    slices = sorted(slices, key=lambda part: places[id(part)])
+    slices = sorted(slices, key=lambda part: float(normal @ part.position))
     if len(slices) == 1:
         step = normal * float(first.get("SpacingBetweenSlices") or first.get("SliceThickness") or 1.0)
     else:
-        _check_even(slices, np.array([places[id(part)] for part in slices]), name)
-        step = (slices[-1].position - slices[0].position) / (len(slices) - 1)
-        drift = float(np.linalg.norm(step - normal * (normal @ step))) * (len(slices) - 1)
+        _check_even(slices, np.diff([float(normal @ part.position) for part in slices]))
+        way = slices[-1].position - slices[0].position
+        drift = float(np.linalg.norm(way - normal * (normal @ way)))
         if drift > _DRIFT:
             raise VolumeFormatError(
-                f"series {name}: {slices[-1]} is shifted sideways by {drift:.3g} mm against {slices[0]}: no grid"
+                f"{slices[-1]} is shifted sideways by {drift:.3g} mm against {slices[0]}: no grid"
             )
+        step = way / (len(slices) - 1)
     row_step, column_step = (float(edge) for edge in first.PixelSpacing)
     affine = np.eye(4)
     affine[:3, :3] = np.stack([along_row * column_step, along_column * row_step, step], axis=1)
@@ -265,48 +220,40 @@ def _stack(slices: list[_Slice], name: str) -> tuple[list[_Slice], Affine]:
     return slices, np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
 
 
-def _check_shared(slices: list[_Slice], name: str) -> None:
+def _check_shared(slices: list[_Slice]) -> None:
     first = slices[0]
     known: dict[str, _Slice] = {}
     for part in slices:
-        for keyword, meaning in _SHARED.items():
-            if not _same(first.data.get(keyword), part.data.get(keyword)):
+        for keyword in _SHARED:
+            one, other = part.data.get(keyword), first.data.get(keyword)
+            if not _same(one, other):
                 raise VolumeFormatError(
-                    f"series {name}: {part} {meaning} ({keyword} {part.data.get(keyword)}, {first} has "
-                    f"{first.data.get(keyword)})"
+                    f"{part} has another {keyword} than {first} ({one}, {other}): the files are of several series or "
+                    "echoes; keep one"
                 )
         twin = known.setdefault(str(part.data.get("SOPInstanceUID", part.name)), part)
         if twin is not part:
-            raise VolumeFormatError(
-                f"series {name}: {part} is the same instance as {twin}; remove one of them"
-            )
+            raise VolumeFormatError(f"{part} is the same instance as {twin}; remove one of them")
 
 
 def _same(one: Any, other: Any) -> bool:
-    if one == other or one is None or other is None:
+    if one == other or isinstance(one, str):
         return bool(one == other)
-    try:
-        return bool(np.allclose(np.array(one, float), np.array(other, float), rtol=1e-5, atol=1e-5))
-    except ValueError:
-        return False
+    return bool(np.allclose(np.array(one, float), np.array(other, float), rtol=1e-5, atol=1e-5))
 
 
-def _check_even(slices: list[_Slice], places: Affine, name: str) -> None:
-    steps = np.diff(places)
+def _check_even(slices: list[_Slice], steps: Affine) -> None:
     usual = float(np.median(steps))
-    for at in np.flatnonzero(np.abs(steps - usual) > _UNEVEN * abs(usual)).tolist() or (
-        [0] if usual < 1e-3 else []
-    ):
-        before, behind, step = slices[at], slices[at + 1], float(steps[at])
-        if step < 1e-3:
-            raise VolumeFormatError(
-                f"series {name}: {before} and {behind} lie at the same place; keep one of them"
-            )
-        lost = round(step / usual) - 1
-        what = f"{lost} missing there; fetch the series again" if lost > 0 else "slices must be evenly spaced"
-        raise VolumeFormatError(
-            f"series {name}: {before} and {behind} are {step:.4g} mm apart, others {usual:.4g} mm: {what}"
-        )
+    uneven = np.flatnonzero(np.abs(steps - usual) > _UNEVEN * usual)
+    at = int(steps.argmin() if steps.min() < _SAME_PLACE else uneven[0] if len(uneven) else -1)
+    if at < 0:
+        return
+    pair, step = f"{slices[at]} and {slices[at + 1]}", float(steps[at])
+    if step < _SAME_PLACE:
+        raise VolumeFormatError(f"{pair} lie at the same place; keep one of them")
+    lost = round(step / usual) - 1
+    what = f"{lost} missing there; fetch the series again" if lost > 0 else "slices must be evenly spaced"
+    raise VolumeFormatError(f"{pair} are {step:.4g} mm apart, others {usual:.4g} mm: {what}")
 
 
 def _voxels(slices: list[_Slice]) -> Array:

@@ -30,7 +30,7 @@ _OTHER_KINDS = (
         b"DICM",
         128,
         "a DICOM file, one slice of a series",
-        "convert the folder of the series, as with dcm2niix",
+        "read the folder of the series by 'dicom://series.nii::' before it",
     ),
     (b"NRRD", 0, "an NRRD file", _CONVERT),
     (b"ObjectType", 0, "a MetaImage header", _CONVERT),

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reasonknee_hf.errors import (
+    EndpointError,
     FileMissingError,
     GridMismatchError,
     OptionError,
     ReasonKneeError,
     RecordError,
+    UnreachableError,
     VolumeDataError,
     VolumeFormatError,
     VolumeMissingError,
 )
+from reasonknee_hf.hub.tree import could_not_connect
 from reasonknee_hf.volumes.volume_bytes import is_local
 
 _NAMED = (
@@ -35,7 +38,8 @@ class NamedErrors:
         path: where the volume lies, if not in memory.
 
     Raises:
-        VolumeMissingError: instead of any other `FileNotFoundError`.
+        VolumeMissingError: instead of any other `FileNotFoundError` about a file.
+        UnreachableError: instead of a `FileNotFoundError` by which a filesystem says that it could not connect.
         VolumeDataError: instead of what else the system says about a local file, such as `PermissionError`.
     """
 
@@ -52,6 +56,11 @@ class NamedErrors:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
             return
+        if isinstance(error, EndpointError) and not isinstance(error, VolumeDataError):
+            name = f"{self._name()}: "
+            if not str(error).startswith(name):  # in place: kinds differ in what they are made of
+                error.args = (f"{name}{error.args[0]}", *error.args[1:])
+            return
         if not isinstance(error, (*_NAMED, FileNotFoundError)):
             local = self._path is not None and is_local(self._path)  # elsewhere it may be the connection
             if local and isinstance(error, OSError) and not isinstance(error, ReasonKneeError):
@@ -60,6 +69,9 @@ class NamedErrors:
                 ) from error
             return
         name = self._name()
+        if could_not_connect(error):
+            reason = f"{type(error.__cause__).__name__}: {error.__cause__}"
+            raise UnreachableError(f"{name}: it cannot be asked for ({reason})") from error
         if not isinstance(error, _NAMED):
             raise VolumeMissingError(f"{name}: {_advice(error, self._mask)}") from error
         if not str(error).startswith(name):
@@ -69,19 +81,14 @@ class NamedErrors:
 def _next_step(error: OSError) -> str:
     if isinstance(error, IsADirectoryError):
         return (
-            "a folder is no NIfTI file: the files of a DICOM series are converted together, as with dcm2niix, and a"
+            "a folder is no NIfTI file: a series of DICOM is read by 'dicom://series.nii::' before its folder, and a"
             " folder of volumes is given as images="
         )
     return "check its permissions and the disk"
 
 
 def _advice(error: FileNotFoundError, mask: bool) -> str:
-    if isinstance(error, FileMissingError):
-        reason = str(error)
-    elif error.__cause__ is not None:  # fsspec says "not found" also where it could not connect
-        reason = f"{type(error.__cause__).__name__}: {error.__cause__}"
-    else:
-        reason = "no such file"
+    reason = str(error) if isinstance(error, FileMissingError) else "no such file"
     if mask:
         return f"the mask cannot be opened ({reason})"
     return (

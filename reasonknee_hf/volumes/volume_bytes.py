@@ -56,6 +56,18 @@ def start(path: str | None, data: bytes | None, size: int) -> bytes:
     return bytes(filesystem.cat_file(name, start=0, end=size)[:size])
 
 
+def verified(path: str) -> bytes | None:
+    """The whole file if its source holds hashes to prove it by; `None` for others.
+
+    Raises:
+        EndpointError: No endpoint has it right.
+    """
+    if is_local(path):
+        return None
+    filesystem, name = _filesystem(path)
+    return bytes(filesystem.cat_file(name)) if "reasonknee" in _protocols(filesystem) else None
+
+
 def plain_start(path: str | None, data: bytes | None, size: int) -> bytes:
     """At least `size` bytes from the start of the plain (inflated) file, or all of it where it is shorter."""
     fetched = _START
@@ -119,6 +131,10 @@ def _filesystem(path: str) -> tuple[Any, str]:
     return filesystem, name
 
 
+def _protocols(filesystem: Any) -> set[str]:
+    return {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+
+
 def _memory_chunks(data: bytes) -> Iterator[memoryview]:
     view = memoryview(data)
     for at in range(0, len(view), _CHUNK):
@@ -143,7 +159,7 @@ def _read_exactly(file: Any, size: int) -> bytes:
 
 def _remote_chunks(path: str) -> Iterator[bytes]:
     filesystem, name = _filesystem(path)
-    protocols = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+    protocols = _protocols(filesystem)
     if protocols & {"reasonknee", "dicom"}:
         yield from filesystem.stream(name)
     elif protocols & _STREAMING_PROTOCOLS:

@@ -88,7 +88,7 @@ def test_weights_are_reported(sample_dir, caplog, tmp_path, monkeypatch) -> None
     release = open_release(str(sample_dir))
     path = release.annotation_path("train")
     index = row_index(release, path)
-    monkeypatch.setattr(weights, "index_file", lambda *_: tmp_path / "rows.idx")
+    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path))
     with caplog.at_level(logging.INFO, logger="reasonknee_hf"):
         first = weights.row_weights(release, path, index)
         assert "weights of grades: (most / n) ** 0.5, at most 8" in caplog.text

@@ -8,9 +8,10 @@ import pytest
 from archives import cut, make_zip
 
 from hub import faults
-from reasonknee_hf.errors import AnswerError, ArchiveError, ForbiddenError, IntegrityError
+from reasonknee_hf.errors import AnswerError, ArchiveError, EndpointError, ForbiddenError, IntegrityError
 from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
+from reasonknee_hf.hub.fs.join import join
 from reasonknee_hf.hub.wire import mirrors
 
 MEMBERS = {f"masks/knee_{i:03d}.nii.gz": random.Random(i).randbytes(20_000 + i) for i in range(100)}
@@ -27,6 +28,7 @@ REPO = "owner/knees"
 def _quick(monkeypatch, tmp_path):
     monkeypatch.setattr(mirrors, "_health", {})
     monkeypatch.setenv("REASONKNEE_TIMEOUT", "2")
+    monkeypatch.setenv("REASONKNEE_RETRY_TIME", "0.2")
     monkeypatch.setattr("reasonknee_hf.hub.zips.archive.default_folder", lambda: tmp_path / "directories")
 
 
@@ -75,7 +77,7 @@ def test_a_flipped_bit_at_one_endpoint_is_read_at_the_next(both, which):
     assert len(b.requests("masks_a")) <= 2 + (
         which in ("head", "tail")
     )  # a proof of its ranges, and the bytes
-    assert fs.tree.mirrors.report()[0]["failovers"] == 1
+    assert mirrors.endpoint_counts()[0]["failovers"] == 1
     a.clear()
     other = names[10]  # from now on the other one is asked first
     assert fs.cat(f"data/{other}") == MEMBERS[other]
@@ -118,8 +120,7 @@ def test_what_every_endpoint_has_wrong_is_wrong_in_the_release(both):
     assert fs.cat("data/masks/knee_004.nii.gz") == MEMBERS["masks/knee_004.nii.gz"]
 
 
-def test_what_one_endpoint_has_wrong_while_the_other_is_ill_is_an_outage(both, monkeypatch):
-    monkeypatch.setenv("REASONKNEE_RETRY_TIME", "0.1")
+def test_what_one_endpoint_has_wrong_while_the_other_is_ill_is_an_outage(both):
     a, b = both
     fs = opened(a, b)
     name = list(MEMBERS)[3]
@@ -128,6 +129,28 @@ def test_what_one_endpoint_has_wrong_while_the_other_is_ill_is_an_outage(both, m
     b.faults(faults.status(503))
     with pytest.raises(AnswerError, match="none of 2 endpoints gave it"):
         fs.cat(f"data/{name}")
+
+
+def test_a_join_goes_on_at_the_next_endpoint_whatever_an_earlier_run_left(both, tmp_path):
+    a, b = both
+    out, name = tmp_path / "masks.zip", "masks_aa"
+    a.faults(
+        faults.Rule(faults.cut(300_000), match=name, ranged=False, times=1),
+        faults.Rule(faults.status(503), match=name, times=20),
+    )
+    alone = opened(a)
+    with pytest.raises(EndpointError):
+        join(alone.tree, alone.archives["data/masks"].parts, out)
+    partial = tmp_path / "masks.zip.partial"
+    damaged = bytearray(partial.read_bytes())
+    assert len(damaged) > 100_000
+    damaged[1000] ^= 1
+    partial.write_bytes(damaged)
+    mirrors._health.clear()
+    a.faults(faults.flipped(70_000), match=name)
+    fs = opened(a, b)
+    assert join(fs.tree, fs.archives["data/masks"].parts, out).read_bytes() == ZIP
+    assert [one.range for one in b.requests(name)][-1] is None
 
 
 # --- archives that cannot be opened -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from archives import CountingTree, Entry, cut, make_zip, open_cut, raw_zip
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import DiskCache
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.directory import MAX_MEMBER
 from reasonknee_hf.hub.zips.ranges import CONNECTIONS, execute, plan_requests
@@ -160,7 +160,7 @@ def test_another_commit_another_size_another_directory(tmp_path):
 def test_a_damaged_file_is_ignored_and_written_anew(tmp_path, damage):
     tree = CountingTree(cut(ZIP, CUT), sha="a" * 40)
     warm(tree, tmp_path).names()
-    (file,) = tmp_path.glob("*.zipdir")
+    (file,) = tmp_path.glob("??/*")
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
     tree.forget()

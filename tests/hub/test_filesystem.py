@@ -23,7 +23,7 @@ from hub import faults
 from reasonknee_hf.errors import EndpointError, FileMissingError, OptionError
 from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-from reasonknee_hf.hub.fs.urls import Address, build_url, parse_url
+from reasonknee_hf.hub.urls import Address, build_url, parse_url
 
 MEMBERS = {f"export/knee_{i:03d}.nii.gz": random.Random(i).randbytes(9_000 + i) for i in range(40)}
 ZIP = make_zip(MEMBERS)
@@ -296,10 +296,11 @@ def test_every_other_way_of_writing_is_refused(fs, tmp_path):
 # --- instances ----------------------------------------------------------------------------------------------
 
 
-def test_instances_are_kept_by_source_revision_and_endpoints_and_never_by_token():
+def test_instances_are_kept_by_source_revision_endpoints_and_token_which_nothing_shows():
     one = ReasonKneeFileSystem(REPO, endpoint="http://127.0.0.1:1", token="hf_first")
-    assert ReasonKneeFileSystem(REPO, endpoint=["http://127.0.0.1:1/"], token="hf_second") is one
-    assert ReasonKneeFileSystem(source=REPO, endpoint="http://127.0.0.1:1") is one
+    assert ReasonKneeFileSystem(source=REPO, endpoint=["http://127.0.0.1:1/"], token="hf_first") is one
+    for other in ("hf_second", None, False):
+        assert ReasonKneeFileSystem(REPO, endpoint="http://127.0.0.1:1", token=other) is not one
     assert ReasonKneeFileSystem(REPO, endpoint="http://127.0.0.1:2") is not one
     assert ReasonKneeFileSystem(REPO, "main", endpoint="http://127.0.0.1:1") is not one
     assert ReasonKneeFileSystem(REPO, endpoint="http://127.0.0.1:1", skip_instance_cache=True) is not one
@@ -311,7 +312,7 @@ def test_instances_are_kept_by_source_revision_and_endpoints_and_never_by_token(
         repr(one.to_dict()),
     ]
     assert not any("hf_" in text for text in everything)
-    assert b"hf_second" not in pickle.dumps(one)
+    assert b"hf_first" not in pickle.dumps(one)
 
 
 def test_endpoints_of_the_environment_are_read_when_called(monkeypatch):
@@ -334,8 +335,8 @@ def test_threads_share_an_instance(folder):
 def test_options_that_make_no_sense(folder):
     with pytest.raises(OptionError, match="REASONKNEE_SOURCE"):
         ReasonKneeFileSystem()
-    with pytest.raises(OptionError, match="without cache_dir"):
-        ReasonKneeFileSystem(folder, cache_size=5)
+    with pytest.raises(OptionError, match="cache_size must be a number of bytes"):
+        ReasonKneeFileSystem(folder, cache_size="plenty")
     with pytest.raises(OptionError, match=r"\['revison'\]; known are .*'revision'"):
         ReasonKneeFileSystem(folder, revison="x")
 
@@ -452,7 +453,7 @@ def test_a_new_token_is_used_although_another_is_open(hub):
     hub.token = "hf_new"
     hub.clear()
     hub.token = "hf_new"
-    assert ReasonKneeFileSystem(REPO, endpoint=hub.url, token="hf_new") is fs
+    fs = ReasonKneeFileSystem(REPO, endpoint=hub.url, token="hf_new")
     assert fs.cat(MASK) == MEMBERS["export/knee_003.nii.gz"]
     assert {request.auth for request in hub.log} == {"Bearer hf_new"}
 
@@ -547,7 +548,7 @@ def test_the_same_commit_is_listed_once_for_a_branch_and_for_its_urls(hub):
 
 
 def test_the_disk_cache_serves_members_offline(hub, tmp_path, monkeypatch):
-    options = {"endpoint": hub.url, "cache_dir": str(tmp_path / "cache"), "cache_size": 10_000_000}
+    options = {"endpoint": hub.url, "cache": str(tmp_path / "cache"), "cache_size": 10_000_000}
     fs = ReasonKneeFileSystem(REPO, **options)
     content = fs.cat(MASK)
     table = fs.cat("data/table.csv")

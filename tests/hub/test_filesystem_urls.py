@@ -108,7 +108,7 @@ def test_nobody_is_made_anonymous_by_another_instance(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     assert ReasonKneeFileSystem(REPO, revision=hub.sha, token=False).cat("data/a.csv") == b"v\n1\n"
     hub.token = "hf_secret"
-    again = ReasonKneeFileSystem(REPO, revision=hub.sha, skip_instance_cache=True)
+    again = ReasonKneeFileSystem(REPO, revision=hub.sha, token=True)
     assert again.cat("data/b.csv") == b"v\n2\n"
 
 

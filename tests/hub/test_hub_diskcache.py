@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import DiskCache
 
 
 def files(folder):
@@ -97,7 +97,7 @@ def test_damage_is_dropped(tmp_path, caplog):
 
 
 def test_leftovers_of_killed_processes_go(tmp_path):
-    old, fresh = tmp_path / ".tmp-old", tmp_path / ".tmp-fresh"
+    old, fresh = tmp_path / ".old.part", tmp_path / ".fresh.part"
     for path in (old, fresh):
         path.write_bytes(b"half")
     os.utime(old, (time.time() - 7200,) * 2)
@@ -137,4 +137,4 @@ def test_many_processes(tmp_path):
     with multiprocessing.get_context("fork").Pool(4) as pool:
         assert pool.starmap(_hammer, [(tmp_path, seed) for seed in range(4)]) == [0] * 4
     assert DiskCache(tmp_path, 20_000).size() <= 20_000
-    assert not list(tmp_path.rglob(".tmp-*"))
+    assert not list(tmp_path.rglob("*.part"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
 
@@ -34,7 +35,30 @@ def test_all_is_well(origin):
     )
     assert found.file == "data/masks_aa (500,000 bytes)"
     assert (found.token, found.problem) == ("yes", None)
-    assert sum(request.sent for request in origin.requests("Signature")) == 1
+    assert sum(request.sent for request in origin.requests("Signature")) < 2 * 500_000
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (
+            f.Rule(f.shifted(7, lie=True), match="nii.gz"),
+            r"other bytes than a range says, seen on data/v\.nii\.gz",
+        ),
+        (f.Rule(f.swapped(headers=False), match="README"), "hash of the listing"),
+        (f.Rule(f.html), r"web page \(HTML\)"),
+    ],
+)
+def test_lying_ranges_and_damaged_copies(origin, capsys, fault, words):
+    origin.put_tree(
+        REPO, {**FILES, "README.md": b"hello" * 99, "data/v.nii.gz": random.Random(4).randbytes(9000)}
+    )
+    origin.faults(fault)
+    (found,) = doctor(REPO, None, origin.url)
+    assert not found.usable
+    assert re.search(words, found.problem)
+    assert main(["doctor", "--source", REPO, "--endpoint", origin.url]) == 1
+    assert re.search(words, capsys.readouterr().out)
 
 
 def test_sizes_may_be_left_out(origin):
@@ -117,7 +141,14 @@ def test_command(origin, second_origin, capsys, monkeypatch, form):
         assert [(row["sha"], row["usable"]) for row in told["endpoints"]] == [(None, False), (sha, True)]
         assert told["usable"] is True
     else:
-        for word in (origin.url, second_origin.url, sha[:12], "500,000 bytes", "there is none", "404"):
+        for word in (
+            origin.url,
+            second_origin.url,
+            sha[:12],
+            "500,000 bytes",
+            "token=True sends it here",
+            "404",
+        ):
             assert word in out
     monkeypatch.setenv("HF_ENDPOINT", second_origin.url)
     assert main(["doctor", "--source", REPO, *flags]) == 1

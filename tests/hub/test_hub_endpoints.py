@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -10,23 +12,25 @@ from hypothesis import strategies as st
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.hub.wire import tokens
+from reasonknee_hf.hub.wire import opened, tokens
 from reasonknee_hf.hub.wire.endpoints import (
-    DEFAULT_ENDPOINTS,
+    HUB,
+    PUBLIC_MIRRORS,
     Endpoint,
     masked,
     normalise,
     origin_of,
     resolve_endpoints,
 )
-from reasonknee_hf.hub.wire.tokens import Credentials
+from reasonknee_hf.hub.wire.tokens import Credentials, with_options
+from reasonknee_hf.knee.layout import DEFAULT_SOURCE
 
 SECRET = "hf_s3cret"
 
 
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch):
-    monkeypatch.setattr(tokens, "_given", {})
+    monkeypatch.setattr(opened, "_table", {})
 
 
 def urls(endpoint=None):
@@ -34,7 +38,7 @@ def urls(endpoint=None):
 
 
 def test_order_of_settings_is_read_at_call_time(monkeypatch):
-    assert urls() == list(DEFAULT_ENDPOINTS)
+    assert urls() == [HUB]
     monkeypatch.setenv("REASONKNEE_MIRRORS", " https://a/ ,, https://b/hf/ , https://a")
     assert urls() == ["https://a", "https://b/hf"]
     monkeypatch.setenv("HF_ENDPOINT", "https://c/ ")
@@ -44,6 +48,12 @@ def test_order_of_settings_is_read_at_call_time(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "   ")
     assert urls() == ["https://a", "https://b/hf"]
     assert urls("  ") == ["https://a", "https://b/hf"]
+
+
+def test_only_a_published_dataset_is_asked_for_at_mirrors_that_nobody_named():
+    assert resolve_endpoints(None, DEFAULT_SOURCE) == (Endpoint(HUB), Endpoint(PUBLIC_MIRRORS[0]))
+    for private in ("me/private", "", "rajpurkarlab/other"):
+        assert resolve_endpoints(None, private) == (Endpoint(HUB),)
 
 
 @pytest.mark.parametrize(
@@ -129,17 +139,23 @@ def test_plain_http_only_to_this_machine():
         assert (credentials.for_url(url + "/x") == SECRET) is allowed
 
 
-def test_stored_token_follows_the_rules_of_the_hub_client(monkeypatch):
+def test_stored_token_is_for_the_hub_it_was_stored_for(monkeypatch):
     monkeypatch.setattr(tokens, "_stored_token", lambda: "hf_stored")
-    endpoints = resolve_endpoints("https://a")
-    assert Credentials(endpoints).for_url("https://a") is None  # the suite sets HF_HUB_DISABLE_IMPLICIT_TOKEN
-    assert Credentials(endpoints, True).for_url("https://a") == "hf_stored"
+    hub, other = resolve_endpoints(HUB), resolve_endpoints("https://a")
+    assert Credentials(hub).for_url(HUB) is None  # the suite sets HF_HUB_DISABLE_IMPLICIT_TOKEN
+    assert Credentials(hub, True).for_url(HUB) == "hf_stored"
     monkeypatch.setattr(tokens, "_implicit_disabled", lambda: False)
-    assert Credentials(endpoints).for_url("https://a") == "hf_stored"
-    assert Credentials(endpoints, False).for_url("https://a") is None
+    assert Credentials(hub).for_url(HUB) == "hf_stored"
+    assert Credentials(hub, False).for_url(HUB) is None
+    monkeypatch.setenv("HF_ENDPOINT", "https://a")
+    assert Credentials(resolve_endpoints()).for_url("https://a") is None
+    assert "token=True" in Credentials(other).reason_against("https://a")
+    assert Credentials(other, True).for_url("https://a") == "hf_stored"
+    opted = resolve_endpoints({"url": "https://a", "token": True})
+    assert Credentials(opted).for_url("https://a") == "hf_stored"
     monkeypatch.setattr(tokens, "_stored_token", lambda: None)
     with pytest.raises(OptionError, match="no token is stored"):
-        Credentials(endpoints, True)
+        Credentials(hub, True).require_stored()
 
 
 @pytest.mark.parametrize("bad", ["", "a b", "x\r\nHost: evil", "ü"])
@@ -148,22 +164,74 @@ def test_token_must_look_like_one(bad):
         Credentials(resolve_endpoints("https://a"), bad)
 
 
-def test_tokens_are_neither_shown_nor_pickled(monkeypatch):
+def test_tokens_are_neither_shown_nor_pickled_in_clear(monkeypatch):
     own = {"url": "https://b", "token": SECRET + "b"}
     endpoints = resolve_endpoints(["https://a", own])
     credentials = Credentials(endpoints, SECRET)
-    assert SECRET not in repr(credentials) + repr(endpoints) + str(endpoints)
+    assert SECRET not in repr(credentials) + repr(endpoints) + str(endpoints) + credentials.name
     for thing in (credentials, endpoints):
         assert SECRET.encode() not in pickle.dumps(thing)
+    assert SECRET not in str(os.environ)
     again = pickle.loads(pickle.dumps(credentials))
-    assert again.for_url("https://a") == SECRET  # by the registry of this process
-    monkeypatch.setattr(tokens, "_given", {})  # as in another process
+    assert again == credentials
+    assert again.for_url("https://a") == SECRET
+    assert again.for_url("https://b") == SECRET + "b"
+    assert Credentials(resolve_endpoints("https://a")).for_url("https://a") is None  # nobody else gets it
+    assert pickle.loads(pickle.dumps(endpoints))[1] == Endpoint("https://b")
+
+
+OPTIONS = [
+    ("https://a", SECRET, "given"),
+    ("https://a", False, "anonymous"),
+    ({"url": "https://a", "token": False}, SECRET, "barred"),
+    ([{"url": "https://a", "token": False}, {"url": "https://b", "token": "hf_b"}], None, "barred"),
+    ([HUB, {"url": "https://b", "token": True}], None, "given"),
+    (HUB, None, ""),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "token", "kind"), OPTIONS)
+def test_a_name_brings_the_options_back_to_children_alone(endpoint, token, kind, monkeypatch):
     monkeypatch.setattr(tokens, "_stored_token", lambda: "hf_stored")
     monkeypatch.setattr(tokens, "_implicit_disabled", lambda: False)
-    again = pickle.loads(pickle.dumps(credentials))
-    assert again.for_url("https://a") == "hf_stored"
-    assert again.for_url("https://b") is None  # had a token of its own: must not get the user's instead
-    assert pickle.loads(pickle.dumps(endpoints))[1] == Endpoint("https://b")
+    endpoints = resolve_endpoints(endpoint)
+    credentials = Credentials(endpoints, token)
+    name = credentials.name
+    assert name.startswith(kind)
+    assert name == Credentials(endpoints, token).name
+
+    def made_again():
+        return Credentials(*with_options([Endpoint(one.url) for one in endpoints], name))
+
+    assert made_again() == credentials
+    sent = pickle.dumps(credentials)
+    monkeypatch.setattr(opened, "_table", {})  # as in a process that was spawned
+    assert made_again() == credentials
+    monkeypatch.setattr(opened, "_table", {})
+    stranger = SimpleNamespace(authkey=b"of another family of processes")
+    monkeypatch.setattr(opened, "_keys", lambda: [stranger])
+    for stranger in (made_again(), pickle.loads(sent)):
+        found = {one.url: stranger.for_url(one.url) for one in endpoints}
+        home = {HUB: "hf_stored"} if kind in ("", "given") else {}
+        assert found == {one.url: home.get(one.url) for one in endpoints}
+
+
+def test_two_tokens_for_one_endpoint_do_not_mix():
+    endpoints = resolve_endpoints("https://a")
+    first, second = Credentials(endpoints, "hf_1"), Credentials(endpoints, "hf_2")
+    assert first != second
+    assert first.name != second.name
+    told = [Credentials(*with_options(endpoints, one.name)).for_url("https://a") for one in (first, second)]
+    assert told == ["hf_1", "hf_2"]
+
+
+@given(st.text(max_size=60))
+def test_what_was_not_sealed_here_opens_nothing(text):
+    sealed = opened.seal(opened.TokenOptions(False, (("https://a:443", "hf_x"),)))
+    assert (
+        opened.recall("given-x-0", sealed[:-2] + "%02x" % (int(sealed[-2:], 16) ^ 1)) == opened.TokenOptions()
+    )
+    assert opened.recall("given-y-0", text.encode().hex()) == opened.TokenOptions()
 
 
 @pytest.mark.parametrize("bad", ["abc", "-1", "0", "inf", "nan"])

@@ -15,9 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from volume_files import voxels, write
 
-from reasonknee_hf.errors import FileMissingError, IntegrityError, ReleaseError
+from reasonknee_hf.errors import (
+    EndpointError,
+    FileMissingError,
+    IntegrityError,
+    OptionError,
+    ReasonKneeError,
+    ReleaseError,
+)
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.trees.folder_tree import FsspecTree
+from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.volumes.volume import KneeVolume
 
 BIG = bytes(range(256)) * 1000
@@ -97,6 +105,12 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+def _serve(folder):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server, f"http://127.0.0.1:{server.server_port}"
+
+
 def _read_and_crop(tree, url, queue):
     queue.put((tree.read("a/b.bin"), KneeVolume(url).array().sum()))
 
@@ -109,10 +123,7 @@ def test_a_web_server_is_read_in_a_forked_child_too(tmp_path):
     (tmp_path / "a/b.bin").write_bytes(BIG)
     array = voxels((9, 8, 5))
     write(tmp_path / "v.nii.gz", array)
-    handler = partial(_Handler, directory=str(tmp_path))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
+    server, url = _serve(tmp_path)
     tree = FsspecTree(f"{url}/a")
     assert tree.read("b.bin") == BIG
     assert KneeVolume(f"{url}/v.nii.gz").array().sum() == array.sum()
@@ -178,3 +189,32 @@ def test_relative_root_survives_a_change_of_folder(tmp_path, monkeypatch):
     tree = FsspecTree(".")
     monkeypatch.chdir("/")
     assert tree.read("a") == b"1"
+
+
+def test_a_kind_of_url_without_its_package_says_what_to_install():
+    with pytest.raises(ReasonKneeError, match="s3://bucket") as caught:
+        FsspecTree("s3://bucket/release")
+    assert isinstance(caught.value, ImportError)
+    assert "s3fs" in str(caught.value)
+    with pytest.raises(OptionError, match="nosuch://x"):
+        open_tree("nosuch://x/release")
+
+
+def test_a_service_that_does_not_answer_is_named():
+    with pytest.raises(ReleaseError, match=r"http://127\.0\.0\.1:9/release cannot be listed.*connection"):
+        FsspecTree("http://127.0.0.1:9/release").entries()
+    with pytest.raises(ReasonKneeError, match="buckets/me/x"):
+        open_tree("hf://buckets/me/x").entries()
+
+
+def test_a_service_that_is_gone_while_reading_is_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"x" * 5000)
+    server, url = _serve(tmp_path)
+    tree = FsspecTree(url)
+    assert tree.read("a.csv") == b"x" * 5000
+    server.shutdown()
+    server.server_close()
+    tree._fs.dircache.clear()
+    for touch in (lambda: tree.read("a.csv"), lambda: tree.ranges("a.csv", [(1, 9)])):
+        with pytest.raises(EndpointError, match=r"'a\.csv' of http.*cannot be read.*connection"):
+            touch()

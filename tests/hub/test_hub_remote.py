@@ -31,7 +31,8 @@ from reasonknee_hf.errors import (
     ThrottledError,
     UnreachableError,
 )
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import Cache
+from reasonknee_hf.hub.trees.cached_tree import CachedTree
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.wire import mirrors, retries
@@ -315,8 +316,8 @@ class TestFailover:
         origin.clear()
         assert tree.read("README.md") == b"hello"
         assert origin.log == []
-        report = tree.mirrors.report()
-        assert [(row["failures"], row["failovers"]) for row in report] == [(1, 1), (0, 0)]
+        counts = {row["url"]: (row["failures"], row["failovers"]) for row in mirrors.endpoint_counts()}
+        assert counts == {origin.url: (1, 1), second_origin.url: (0, 0)}
 
     def test_dead_first_endpoint(self, second_origin):
         sha = second_origin.put_tree(REPO, FILES)
@@ -333,7 +334,9 @@ class TestFailover:
         tree = HubTree(REPO, sha, [second_origin.url, origin.url])
         assert tree.read(PART) == BIG
         assert tree.ranges(PART, [(5, 50)]) == [BIG[5:50]]
-        assert tree.mirrors.report()[0]["state"] == "stale"
+        second_origin.log.clear()
+        assert tree.read("README.md") == b"hello"
+        assert second_origin.log == []  # known to be stale: asked last
         alone = HubTree(REPO, sha, second_origin.url)
         with pytest.raises(IntegrityError, match=sha[:12]):
             alone.read(PART)
@@ -399,7 +402,7 @@ class TestRangesThatAreIgnored:
         origin.faults(framing)
         both = HubTree(REPO, sha, [origin.url, second_origin.url])
         assert both.ranges(PART, [(30_000_000, 30_020_000)], checked_later=True) == [part]
-        assert both.mirrors.report()[0]["state"] == "no ranges"
+        assert mirrors.endpoint_counts()[0]["state"] == "no ranges"
         assert len(origin.requests(PART)) == 1  # the mark holds for the process, so it is not asked again
         assert origin.sent(PART) < 1_000_000
         assert second_origin.sent(PART) == 20_000
@@ -457,7 +460,7 @@ class TestPatience:
         tree = HubTree(REPO, None, [origin.url, second_origin.url])
         origin.faults(f.status(429, Retry_After="3600"))
         assert tree.read(PART) == BIG
-        assert tree.mirrors.report()[0]["state"] == "throttled"
+        assert mirrors.endpoint_counts()[0]["state"] == "throttled"
 
     def test_throttled_for_ever_is_bounded(self, origin, sha):
         tree = HubTree(REPO, None, origin.url)
@@ -715,15 +718,15 @@ class TestSecrets:
         monkeypatch.setenv("REASONKNEE_TIMEOUT", "1")
         caplog.set_level(logging.DEBUG)
         origin.cdn = True
-        tree = HubTree(REPO, None, origin.url, SECRET, cache=DiskCache(tmp_path, 10**8))
+        tree = CachedTree(REPO, None, origin.url, SECRET, cache=Cache(tmp_path, tmp_path / "ours"))
         assert tree.read(PART) == BIG
-        shown = repr(tree) + tree.name + tree.identity + tree.url(PART) + str(tree.mirrors.report())
+        shown = repr(tree) + tree.name + tree.identity + tree.url(PART) + str(mirrors.endpoint_counts())
         origin.faults(f.status(403))
         with pytest.raises(EndpointError) as caught:
             tree.read("README.md")
         origin.faults(f.stall(2), match="cdn|Signature")
         with pytest.raises(EndpointError) as slow:
-            tree.ranges(PART, [(0, 9)], checked_later=True)
+            HubTree(REPO, tree.sha, origin.url, SECRET).ranges(PART, [(0, 9)], checked_later=True)
         shown += str(caught.value) + str(slow.value) + caplog.text + " ".join(map(str, tmp_path.rglob("*")))
         pickled = pickle.dumps(tree)
         for secret in (SECRET, "secret-sig"):
@@ -846,11 +849,11 @@ class TestHeadersThatAreMissing:
 
 class TestOffline:
     def test_works_from_the_cache_and_names_what_is_there(self, origin, sha, tmp_path, monkeypatch):
-        cache = DiskCache(tmp_path, 10**8)
-        HubTree(REPO, "main", origin.url, cache=cache).read(PART)
+        cache = Cache(tmp_path, tmp_path / "ours")
+        CachedTree(REPO, "main", origin.url, cache=cache).read(PART)
         origin.log.clear()
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        tree = HubTree(REPO, "main", origin.url, cache=cache)
+        tree = CachedTree(REPO, "main", origin.url, cache=cache)
         assert tree.sha == sha
         assert tree.read(PART) == BIG
         assert tree.ranges(PART, [(3, 9)]) == [BIG[3:9]]
@@ -859,8 +862,8 @@ class TestOffline:
             tree.read("README.md")
         for revision in ("other", "1" * 40):
             with pytest.raises(OfflineError, match=sha):
-                HubTree(REPO, revision, origin.url, cache=cache).entries()
-        with pytest.raises(OfflineError, match="no cache folder"):
+                CachedTree(REPO, revision, origin.url, cache=cache).entries()
+        with pytest.raises(OfflineError, match="offline mode is on"):
             HubTree(REPO, "main", origin.url)
         assert origin.log == []
 

@@ -140,7 +140,7 @@ def test_through_a_tunnel(secure, certificate, monkeypatch):
     assert len(tunnel.asked) == 1
 
 
-@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://127.0.0.1:1080"])
+@pytest.mark.parametrize("proxy", ["https://127.0.0.1:1080", "ftp://127.0.0.1:1080"])
 def test_other_proxies_are_refused_by_name(secure, monkeypatch, proxy):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "")

@@ -18,13 +18,7 @@ def no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder below `HF_HOME` cannot be made: a file lies in its place, which stops root as well."""
     (tmp_path / "assets").write_bytes(b"")
 
-    def cached_assets_path(*args: str, namespace: str, subfolder: str) -> Path:
-        folder = tmp_path / "assets" / namespace / subfolder
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    monkeypatch.setattr("huggingface_hub.cached_assets_path", cached_assets_path)
-    monkeypatch.setattr("reasonknee_hf.hub.zips.directory_cache.cached_assets_path", cached_assets_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path / "assets"))
 
 
 @pytest.mark.parametrize(

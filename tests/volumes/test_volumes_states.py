@@ -133,6 +133,8 @@ def test_names_in_messages_are_not_percent_encoded() -> None:
 
 
 def test_a_volume_that_is_nowhere_is_looked_for_where_images_says(sample_dir: Path, tmp_path: Path) -> None:
+    held = next(sample_dir.glob("data/images/*/*/*.nii.gz"))
+    (tmp_path / held.name).symlink_to(held)  # a folder that holds none at all is refused when it is given
     release = open_release(str(sample_dir), images=str(tmp_path))
     missing = next(scan for scan in release.scans("validation") if release.find_image(scan) is None)
     with pytest.raises(VolumeMissingError, match=rf"{tmp_path}/data/images/.*give as images= the folder"):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import fsspec
 from fsspec import AbstractFileSystem
 
 from reasonknee_hf.hub.fs.readonly import Folders, Info, ReadOnlyFileSystem
-from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.trees.folder_tree import FsspecFiles
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.parts import PartSet, find_part_sets
@@ -64,21 +64,12 @@ class CutZipFileSystem(ReadOnlyFileSystem):
         self.archive = CutArchive(
             FsspecFiles(base, found.paths), found, encoding=encoding, directory_cache=directory_cache or False
         )
-        self._lock = ForkSafeLock()
-        self._built: Folders | None = None
 
-    @property
+    @cached_property
     def _listing(self) -> Folders:
-        if self._built is None:
-            with self._lock:
-                directory = self.archive.directory
-                self._built = Folders(
-                    {
-                        name: {"size": directory[directory.files[name]].size}
-                        for name in self.archive.path_names
-                    }
-                )
-        return self._built
+        directory = self.archive.directory
+        names = self.archive.path_names
+        return Folders({name: {"size": directory[directory.files[name]].size} for name in names})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.archive.name!r})"

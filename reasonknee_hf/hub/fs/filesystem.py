@@ -14,35 +14,40 @@ from fsspec.utils import stringify_path, tokenize
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import Cache, CacheLike, chosen_cache
 from reasonknee_hf.hub.fs.readonly import Found, Info, MountedTree, ReadOnlyFileSystem, Span, slice_bounds
 from reasonknee_hf.hub.fs.treefile import TreeFile
-from reasonknee_hf.hub.fs.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import CHUNK, Tree
 from reasonknee_hf.hub.trees.open_tree import open_tree
+from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
+from reasonknee_hf.hub.wire.opened import recall, seal
+from reasonknee_hf.hub.wire.tokens import Credentials, with_options
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.ranges import Request, execute, plan_requests
+from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.ranges import Parts
 
 # What fsspec's base class understands, and callers of any filesystem may pass.
 _OF_FSSPEC = frozenset(
     {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
 )
-_OPTIONS = _OF_FSSPEC | {"source", "revision", "endpoint", "token", "cache_dir", "cache_size", "encoding"}
-DEFAULT_CACHE_SIZE = 10 * 1024**3
+_OPTIONS = _OF_FSSPEC | {"source", "revision", "endpoint", "token", "cache", "cache_size", "encoding"}
+_OF_CACHE = ("cache", "cache_size")
 # One lock for the table of instances and the table below; nothing is read or asked for while it is held.
 _LOCK = ForkSafeLock()
 # What was opened of Hubs, so that the instance of a branch and those of its commit's URLs share listing,
 # archives and directories, also in forked processes.
 _OPENED: weakref.WeakValueDictionary[str, MountedTree] = weakref.WeakValueDictionary()
+# What was asked for as `cache=` and `cache_size=` when a commit was opened, which its URLs cannot say.
+_CACHES: dict[str, dict[str, Any]] = {}
 
 
 class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
     """Keeps one instance per process for each source, revision, list of endpoints and option.
 
-    Never one per token. The stock metaclass would key by token and thread, and keep the token in
-    `storage_options`, which is what gets pickled and printed.
+    The stock metaclass would key by thread too, and keep the token in `storage_options`, which is what gets pickled and
+    printed. Here `storage_options` hold a name of the token options at most; see `reasonknee_hf.hub.wire.opened`.
     """
 
     def __call__(
@@ -53,6 +58,7 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
         token: str | bool | None = None,
         *,
         skip_instance_cache: bool = False,
+        opened: str | None = None,
         **options: Any,
     ) -> Any:
         source = os.fspath(source) if source is not None else environment.source()
@@ -63,27 +69,44 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
             )
         if os.path.isdir(source):
             source = os.path.abspath(source)
-        endpoints = resolve_endpoints(endpoint)
+        endpoints = resolve_endpoints(endpoint, source)
+        if opened is not None and token is None and all(one.token is None for one in endpoints):
+            endpoints, token = with_options(endpoints, opened)
         unknown = options.keys() - _OPTIONS
         if unknown:
             raise OptionError(f"unknown options {sorted(unknown)}; known are {sorted(_OPTIONS - _OF_FSSPEC)}")
         options = {name: value for name, value in options.items() if value is not None}
+        if options.keys().isdisjoint(_OF_CACHE):
+            options |= _CACHES.get(f"{source}@{revision}", {})
+        cache = chosen_cache(options.get("cache"), options.get("cache_size"))
         if revision is not None:
             options["revision"] = revision
-        key = tokenize(cls, os.getpid(), source, [one.url for one in endpoints], options)
+        credentials = Credentials(endpoints, token)
+        key = tokenize(
+            cls,
+            os.getpid(),
+            source,
+            [one.url for one in endpoints],
+            options,
+            hash(credentials),
+            opened,
+            cache,
+        )
         with _LOCK:
             instance = None if skip_instance_cache else cls._cache.get(key)
             if instance is None:
-                instance = type.__call__(cls, source, endpoint=endpoints, **options)
+                instance = type.__call__(cls, source, endpoint=endpoints, token=token, **options)
                 instance._fs_token_ = key
+                instance._opened_as = opened
                 instance.storage_args = (source,)
                 instance.storage_options = options
                 if endpoint is not None:
                     options["endpoint"] = [one.url for one in endpoints]
+                if opened is not None:
+                    options["opened"] = opened
                 if not skip_instance_cache:
                     cls._cache[key] = instance
             cls._latest = key
-        instance._use_secrets(token, endpoints)
         return instance
 
 
@@ -93,15 +116,16 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
     Paths are those of the repository. Zip archives, whole or cut, also appear as folders: the members of
     `data/masks_aa` + `data/masks_ab` as `data/masks/…`. Reading a member costs one request.
 
-    Instances are shared by all threads of a process that ask for the same source, revision and endpoints.
+    Instances are shared by all threads of a process that ask for the same source, revision, endpoints and token.
 
     Args:
         source: Hub dataset id, local folder, or any fsspec URL. Default: `$REASONKNEE_SOURCE`.
         revision: Branch, tag or commit of a Hub source; resolved to a commit once.
         endpoint: Base URL of a Hub or of a mirror of it, or several in order of preference.
-        token: As in `huggingface_hub`. Bound to one origin; not part of what is pickled or compared.
-        cache_dir: Folder of the disk cache for whole files and members. No cache without it.
-        cache_size: Bytes that the disk cache may take; 10 GiB by default.
+        token: As in `huggingface_hub`. Bound to one origin, and to this source: no other call uses it. It is not part
+            of what is shown, and not in clear in what is pickled; URLs carry a name for it.
+        cache, cache_size: What is used and kept on this disk, see [`chosen_cache`]. The URLs of the same commit
+            follow it in this process.
         encoding: Code page of member names that are not flagged as UTF-8.
 
     Raises:
@@ -117,18 +141,19 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         endpoint: Any = None,
         token: str | bool | None = None,
         *,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_size: int | None = None,
+        cache: CacheLike = None,
+        cache_size: int | str | None = None,
         encoding: str | None = None,
         **storage_options: Any,
     ) -> None:
         super().__init__(**storage_options)
-        # The metaclass has settled the first three, and hands the token over by itself.
+        # The metaclass has settled all of these.
         self.source, self.revision = str(source), revision
         self._endpoints: tuple[Endpoint, ...] = endpoint
         self._encoding = encoding
-        self._cache = _disk_cache(cache_dir, cache_size)
-        self._token: str | bool | None = None
+        self._cache: Cache | None = chosen_cache(cache, cache_size)
+        self._token = token
+        self._opened_as: str | None = None  # the name by which a URL asked for these options
         self._mounted: MountedTree | None = None
         self._lock = ForkSafeLock()
 
@@ -141,10 +166,17 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return f"{type(self).__name__}({', '.join(told)})"
 
     def __reduce__(self) -> Any:
-        options = {**self.storage_options, "endpoint": self._endpoints}
-        if isinstance(self._token, bool):
-            options["token"] = self._token
-        return _restore, (type(self), self.source, options, self._mounted and self._mounted.tree)
+        options = {**self.storage_options, "endpoint": [one.url for one in self._endpoints]}
+        credentials = Credentials(self._endpoints, self._token)
+        sealed = seal(credentials.options) if credentials.name else None
+        opened = {"opened": credentials.name} if credentials.name else {}
+        return _restore, (
+            type(self),
+            self.source,
+            options | opened,
+            sealed,
+            self._mounted and self._mounted.tree,
+        )
 
     # --- what is opened -------------------------------------------------------------------------------------
 
@@ -163,9 +195,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         if self._mounted is None:
             with self._lock:
                 if self._mounted is None:
-                    endpoint = None if self._endpoints_are_usual() else self._endpoints
+                    said = any(one.token is not None for one in self._endpoints)
+                    endpoint = self._endpoints if said or not self._endpoints_are_usual() else None
                     self._adopt(
-                        open_tree(self.source, self.revision, endpoint, self._token, cache=self._cache)
+                        open_tree(
+                            self.source, self.revision, endpoint, self._token, cache=self._cache or False
+                        )
                     )
         assert self._mounted is not None
         return self._mounted
@@ -178,27 +213,24 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     def _endpoints_are_usual(self) -> bool:
         """Whether other processes with this environment ask the same endpoints without being told."""
-        return self._endpoints == resolve_endpoints()
+        return self._endpoints == resolve_endpoints(None, self.source)
 
     def _adopt(self, tree: Tree) -> None:
         """Uses an opened tree, or what this process already knows of the same one."""
-        mounted = MountedTree(tree, partial(CutArchive, encoding=self._encoding, cache=self._cache))
+        # A folder may change: what comes out of it is not kept.
+        members = self._cache.pieces if self._cache is not None and tree.sha is not None else None
+        mounted = MountedTree(tree, partial(CutArchive, encoding=self._encoding, cache=members))
         if tree.sha is not None:
+            given = {name: self.storage_options[name] for name in _OF_CACHE if name in self.storage_options}
+            _CACHES[tree.identity] = given
             urls = [one.url for one in self._endpoints]
-            key = tokenize(tree.identity, urls, self._encoding, repr(self._cache))
+            secrets = hash(
+                Credentials(self._endpoints, self._token)
+            )  # what was opened with others is not shared
+            key = tokenize(tree.identity, urls, self._encoding, repr(self._cache), secrets)
             with _LOCK:
-                # Never what was opened with another token, and never that for others.
-                if self._token is None and all(one.token is None for one in self._endpoints):
-                    mounted = _OPENED.setdefault(key, mounted)
+                mounted = _OPENED.setdefault(key, mounted)
         self._mounted = mounted
-
-    def _use_secrets(self, token: str | bool | None, endpoints: tuple[Endpoint, ...]) -> None:
-        """Takes over what the latest call gave; what was opened with another token is opened anew."""
-        given, known = [one.token for one in endpoints], [one.token for one in self._endpoints]
-        if any(secret is not None for secret in given) and given != known:
-            self._endpoints, self._mounted = endpoints, None
-        if token is not None and token != self._token:
-            self._token, self._mounted = token, None
 
     # --- addresses ------------------------------------------------------------------------------------------
 
@@ -219,6 +251,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
             "source": address.source,
             "revision": address.revision,
             "endpoint": address.endpoints or None,
+            "opened": address.opened or None,
         }
         return {name: value for name, value in options.items() if value is not None}
 
@@ -241,6 +274,8 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
     def _is_mine(self, address: Address) -> bool:
         if address.endpoints and resolve_endpoints(address.endpoints) != self._endpoints:
             return False
+        if address.opened not in ("", self._opened_as, Credentials(self._endpoints, self._token).name):
+            return False
         if address.revision not in (None, self.revision) and address.revision != self.tree.sha:
             return False
         source = address.source.removeprefix("file://")
@@ -254,7 +289,8 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
             root = tree.identity
             return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
         endpoints = () if self._endpoints_are_usual() else tuple(one.url for one in self._endpoints)
-        return build_url(Address(tree.identity.partition("@")[0], path, tree.sha, endpoints))
+        opened = Credentials(self._endpoints, self._token).name
+        return build_url(Address(tree.identity.partition("@")[0], path, tree.sha, endpoints, opened))
 
     def url(self, path: str) -> str:
         """What `fsspec.open` opens in any other process: the tree's own URL of a file, ours for a member.
@@ -292,16 +328,15 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return self._view.locate(self._inside(path)[1])
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        by_archive: dict[int, list[tuple[str, CutArchive, str]]] = {}
+        members: dict[CutArchive, dict[str, str]] = {}
         for path in paths:
             found = self._locate(path)
             if found.archive is None:
                 yield path, self.tree.read(found.path)
             else:
-                by_archive.setdefault(id(found.archive), []).append((path, found.archive, found.member))
-        for group in by_archive.values():
-            path_of = {member: path for path, _, member in group}
-            for member, content in group[0][1].read_many(path_of):
+                members.setdefault(found.archive, {})[found.member] = path
+        for archive, path_of in members.items():
+            for member, content in archive.read_many(path_of):
                 yield path_of[member], content
 
     def _stretches(self, spans: Mapping[str, list[Span]]) -> Iterator[tuple[str, list[bytes]]]:
@@ -309,20 +344,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         for path in spans:
             found = self._locate(path)
             if found.archive is None:
-                yield path, self._stretches_of_file(found.path, spans[path])
+                size = self.tree.size(found.path)
+                bounds = [slice_bounds(start, end, size) for start, end in spans[path]]
+                yield path, Parts(self.tree, PartSet("", (found.path,))).spans([size], bounds)
             else:
                 members[path] = spans[path]
         yield from super()._stretches(members)
-
-    def _stretches_of_file(self, path: str, spans: list[Span]) -> list[bytes]:
-        size = self.tree.size(path)
-        plan = plan_requests([slice_bounds(start, end, size) for start, end in spans], [size])
-
-        def fetch(request: Request) -> bytes:
-            return self.tree.ranges(path, [(request.start, request.stop)])[0]
-
-        answers = dict(execute(plan, fetch))
-        return [answers[index] for index in range(len(spans))]
 
     def stream(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The bytes of a file in chunks of at most 64 KiB, by one plain GET that ends when the iterator is
@@ -352,15 +379,11 @@ def _named_below(root: str, info: Info) -> Info:
     return {**info, "name": f"{root}/{info['name']}".rstrip("/")} if root else info
 
 
-def _disk_cache(folder: str | os.PathLike[str] | None, size: int | None) -> DiskCache | None:
-    if folder is None:
-        if size is not None:
-            raise OptionError("cache_size was given without cache_dir, so nothing would be cached")
-        return None
-    return DiskCache(folder, DEFAULT_CACHE_SIZE if size is None else size)
-
-
-def _restore(cls: Any, source: str, options: dict[str, Any], tree: Tree | None) -> ReasonKneeFileSystem:
+def _restore(
+    cls: Any, source: str, options: dict[str, Any], sealed: str | None, tree: Tree | None
+) -> ReasonKneeFileSystem:
+    if sealed is not None:
+        recall(options["opened"], sealed)
     instance: ReasonKneeFileSystem = cls(source, **options)
     if tree is not None and instance._mounted is None:
         instance._adopt(tree)

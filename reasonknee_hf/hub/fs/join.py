@@ -14,15 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock, Timeout
 from fsspec.implementations.local import LocalFileSystem
-from huggingface_hub import cached_assets_path
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError, OptionError
+from reasonknee_hf.hub.disk import alone, our_folder, write_file
 from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.tree import FileEntry, Tree
 from reasonknee_hf.hub.wire.checks import ContentCheck
-from reasonknee_hf.hub.zips.archive import CutArchive, write_file
+from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.parts import PartSet
 
 logger = logging.getLogger(__name__)
@@ -71,17 +70,16 @@ def join(
     sizes = archive.part_sizes  # opening proves that the parts belong together, before anything is written
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
-    locks = cached_assets_path("reasonknee_hf", namespace="archives", subfolder="locks")
-    lock = FileLock(locks / hashlib.sha256(os.fsencode(target)).hexdigest(), timeout=0)
+    lock = our_folder("archives", "locks") / hashlib.sha256(os.fsencode(target)).hexdigest()
     try:
-        with lock:
+        with alone(lock, 0) as free:
+            if not free:
+                raise ArchiveError(f"another process is writing {target} at this moment")
             _refuse_without_room(target, sum(sizes) - _kept(partial, tree, parts, sizes))
             hashed = _fetch(partial, tree, parts, sizes)
             _check_whole(partial, archive, members=not hashed if check_members is None else check_members)
             os.replace(partial, target)
             _state_file(partial).unlink()
-    except Timeout:
-        raise ArchiveError(f"another process is writing {target} at this moment") from None
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted. The next run goes on with what is in {partial}") from None
     except OSError as error:

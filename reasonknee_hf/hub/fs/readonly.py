@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from fsspec import AbstractFileSystem
 
@@ -57,7 +58,8 @@ class ReadOnlyFileSystem(AbstractFileSystem):
         path = self._strip_protocol(path)
         info = self._info(path)
         if info is None:
-            raise FileMissingError(f"there is no {path!r} in {self!r}")
+            shown = unquote(path) if "%3A%2F%2F" in path else path  # the source inside one of our URLs
+            raise FileMissingError(f"there is no {shown!r} in {self!r}")
         return info
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
@@ -209,24 +211,15 @@ class Folders:
     """
 
     def __init__(self, files: Mapping[str, Info], folders: Iterable[str] = ()) -> None:
-        self._infos: dict[str, Info] = {"": _folder_info("")}
-        self._children: dict[str, list[str]] = {"": []}
-        for folder in folders:
-            self._add_folder(folder)
-        for path, info in files.items():
-            parent = posixpath.dirname(path)
-            self._add_folder(parent)
-            self._children[parent].append(path)
-            self._infos[path] = {"name": path, "type": "file", **info}
-
-    def _add_folder(self, folder: str) -> None:
-        chain = []
-        while folder not in self._children:
-            chain.append(folder)
-            folder = posixpath.dirname(folder)
-        for missing in reversed(chain):
-            self._children[missing], self._infos[missing] = [], _folder_info(missing)
-            self._children[posixpath.dirname(missing)].append(missing)
+        above = parent_folders([*files, *(f"{folder}/file" for folder in folders)])
+        every = {name: {"name": name, "size": 0, "type": "directory"} for name in ("", *above)}
+        self._infos: dict[str, Info] = {
+            **every,
+            **{path: {"name": path, "type": "file", **info} for path, info in files.items()},
+        }
+        self._children: dict[str, list[str]] = {folder: [] for folder in every}
+        for path in self._infos.keys() - {""}:
+            self._children[posixpath.dirname(path)].append(path)
 
     def get(self, path: str) -> Info | None:
         """About one file or folder, `None` where there is none."""
@@ -237,10 +230,6 @@ class Folders:
         """What lies directly in a folder, sorted by name; `None` where it is no folder."""
         names = self._children.get(folder)
         return None if names is None else [dict(self._infos[name]) for name in sorted(names)]
-
-
-def _folder_info(name: str) -> Info:
-    return {"name": name, "size": 0, "type": "directory"}
 
 
 @dataclass(frozen=True)
@@ -339,6 +328,8 @@ class MountedTree:
             return Found(path)
         if self.info(path) is not None:
             raise IsADirectoryError(f"{path!r} of {self.tree.name} is a folder")
+        if split is None:
+            self.tree.entry(path)  # says that it is missing, or why nobody can know that
         inside = self.archives[split[0]].name if split else self.tree.name
         raise FileMissingError(f"there is no {path!r} in {inside}")
 

@@ -12,13 +12,22 @@ from typing import Any, TypeVar
 
 import fsspec
 
-from reasonknee_hf.errors import FileMissingError, IntegrityError, ReasonKneeError, ReleaseError
+from reasonknee_hf.errors import (
+    EndpointError,
+    ExtraMissingError,
+    FileMissingError,
+    IntegrityError,
+    OptionError,
+    ReasonKneeError,
+    ReleaseError,
+)
 from reasonknee_hf.hub.locks import ForkSafeFilesystem
 from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
     FileEntry,
     check_span,
     chunk_sizes,
+    could_not_connect,
     find_entry,
     refuse_pointer,
 )
@@ -38,6 +47,8 @@ class FsspecTree:
         closed: Folders whose path it finds are listed as one entry, without size, and not looked into.
 
     Raises:
+        OptionError: `root` is a URL of a kind that no filesystem knows.
+        ExtraMissingError: The package for URLs of its kind is not installed.
         ReleaseError: `root` is not a folder that can be listed.
     """
 
@@ -45,7 +56,7 @@ class FsspecTree:
 
     def __init__(self, root: str | os.PathLike[str], closed: re.Pattern[str] = _NOTHING) -> None:
         self._closed = closed
-        filesystem, self._root = fsspec.core.url_to_fs(os.fspath(root))
+        filesystem, self._root = _opened(os.fspath(root))
         self._base = ForkSafeFilesystem(filesystem)
         self._root = self._root.rstrip("/")
         self._local = "file" in _protocols(self._fs)
@@ -69,11 +80,14 @@ class FsspecTree:
         return self._entries
 
     def _list(self) -> dict[str, FileEntry]:
-        files = _files_below(self._root, self._closed) if self._local else self._remote_files()
         try:
+            files = _files_below(self._root, self._closed) if self._local else self._remote_files()
             return {path: FileEntry(path, size) for path, size in sorted(files)}
-        except OSError as error:
-            raise ReleaseError(f"{self.name} cannot be listed: {error}. Name an existing folder") from error
+        except Exception as error:  # clients of storage services have error types of their own
+            raise ReleaseError(
+                f"{self.name} cannot be listed: {_told(error)}. Name an existing folder"
+                + ("" if self._local else ", and check the connection and the login for it")
+            ) from error
 
     def _remote_files(self) -> Iterator[tuple[str, int | None]]:
         # Not by `walk` of fsspec, to which a folder that cannot be listed is an empty one.
@@ -98,7 +112,8 @@ class FsspecTree:
         """The size in bytes."""
         size = self.entry(path).size
         if size is None:
-            size = self._fs.size(self._full(path))
+            with self._readable(path):
+                size = self._fs.size(self._full(path))
         if size is None:
             raise IntegrityError(f"{self.name} does not say how large {path!r} is")
         return int(size)
@@ -128,8 +143,11 @@ class FsspecTree:
             with self._readable(path), open(self._full(path), "rb") as file:
                 file.seek(start)
                 data = file.read(stop - start)
+        elif stop > start:
+            with self._readable(path):
+                data = bytes(self._fs.cat_file(self._full(path), start=start, end=stop))
         else:
-            data = bytes(self._fs.cat_file(self._full(path), start=start, end=stop)) if stop > start else b""
+            data = b""
         if len(data) != stop - start:
             raise IntegrityError(
                 f"{path!r} of {self.name}: bytes {start}-{stop} came back as {len(data)} bytes. "
@@ -170,15 +188,21 @@ class FsspecTree:
 
     @contextmanager
     def _readable(self, path: str) -> Iterator[None]:
-        """Names a local file of which the system gives no bytes; elsewhere that may be the connection."""
+        """Names a file of which the system, or the client of a storage service, gives no bytes."""
         try:
             yield
-        except OSError as error:
-            if not self._local or isinstance(error, (ReasonKneeError, FileNotFoundError)):
+        except ReasonKneeError:
+            raise
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) and not could_not_connect(error):
                 raise
-            raise IntegrityError(
-                f"{path!r} of {self.name} cannot be read ({error.strerror or error}). "
-                f"Check its permissions and the disk"
+            if isinstance(error, OSError) and self._local:
+                raise IntegrityError(
+                    f"{path!r} of {self.name} cannot be read ({error.strerror or error}). "
+                    f"Check its permissions and the disk"
+                ) from error
+            raise EndpointError(
+                f"{path!r} of {self.name} cannot be read: {_told(error)}. Check the connection and the login for it"
             ) from error
 
     def url(self, path: str) -> str:
@@ -190,6 +214,23 @@ class FsspecTree:
     def _full(self, path: str) -> str:
         self.entry(path)  # only listed names reach the filesystem, so none can climb out of the root
         return f"{self._root}/{path}" if self._root else path
+
+
+def _opened(root: str) -> tuple[Any, str]:
+    """The filesystem of a URL or path, and the path there."""
+    try:
+        filesystem, path = fsspec.core.url_to_fs(root)
+    except ImportError as error:
+        raise ExtraMissingError(f"{root!r} needs a package that is not installed: {error}") from error
+    except Exception as error:
+        raise OptionError(
+            f"{root!r} cannot be opened: {_told(error)}. Name a folder, a URL that fsspec knows, or a dataset id"
+        ) from error
+    return filesystem, path
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 class FsspecFiles(FsspecTree):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import mmap
 import shutil
 import tempfile
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
@@ -21,7 +19,6 @@ from reasonknee_hf.errors import (
     RemoteMissingError,
     UnreachableError,
 )
-from reasonknee_hf.hub.block_cache import DiskCache
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import (
     CHUNK,
@@ -29,9 +26,9 @@ from reasonknee_hf.hub.tree import (
     FileEntry,
     check_span,
     find_entry,
-    pieces,
     refuse_pointer,
 )
+from reasonknee_hf.hub.urls import Address, build_url
 from reasonknee_hf.hub.wire import checks, listing
 from reasonknee_hf.hub.wire.client import Answer
 from reasonknee_hf.hub.wire.endpoints import Endpoint, EndpointLike, resolve_endpoints
@@ -60,7 +57,6 @@ class HubTree:
         revision: Branch, tag or full commit sha. Default `main`.
         endpoint: Where to ask, see [`resolve_endpoints`].
         token: As in `huggingface_hub`; see [`Credentials`] for who gets it.
-        cache: Keeps whole files and the listing, and serves them in offline mode.
 
     Raises:
         OptionError: `repo_id` or an endpoint is not one.
@@ -74,16 +70,14 @@ class HubTree:
         revision: str | None = None,
         endpoint: EndpointLike | Sequence[EndpointLike] | None = None,
         token: str | bool | None = None,
-        *,
-        cache: DiskCache | None = None,
     ) -> None:
         check_repo_id(repo_id)
-        endpoints = resolve_endpoints(endpoint)
+        endpoints = resolve_endpoints(endpoint, repo_id)
+        credentials = Credentials(endpoints, token)
+        credentials.require_stored()
         self.repo_id = repo_id
         self.mirrors = Mirrors(endpoints)
-        self.cache = cache
-        self._explicit = endpoint is not None and bool(endpoint)
-        self._repository = Repository(repo_id, Credentials(endpoints, token))
+        self._repository = Repository(repo_id, credentials)
         self._lock = ForkSafeLock()
         self._entries: dict[str, FileEntry] | None = None
         self._filled: frozenset[str] = frozenset()
@@ -108,32 +102,22 @@ class HubTree:
         return f"HubTree({self.repo_id!r}, {self.sha!r}, {[e.url for e in self.mirrors.endpoints]})"
 
     def url(self, path: str) -> str:
-        """A `reasonknee://` URL that opens in any other process; explicit endpoints are part of it."""
+        """A `reasonknee://` URL that opens in any other process; explicit endpoints are part of it, tokens never."""
         self.entry_as_listed(path)
-        place = ""
-        if self._explicit:
-            endpoints = ",".join(endpoint.url for endpoint in self.mirrors.endpoints)
-            place = urllib.parse.quote(endpoints, safe="") + "/"
-        return f"reasonknee://{place}{self.repo_id}@{self.sha}/{path}"
+        usual = self.mirrors.endpoints == resolve_endpoints(
+            None, self.repo_id
+        )  # other processes know them too
+        endpoints = () if usual else tuple(one.url for one in self.mirrors.endpoints)
+        opened = self._repository.credentials.name
+        return build_url(Address(self.repo_id, path, self.sha, endpoints, opened))
 
     # --- revision and listing ---------------------------------------------------------------------
 
     def _resolve(self, revision: str) -> str:
         what = f"revision {revision!r} of dataset {self.repo_id}"
-        kept = f"revision\0{self.repo_id}\0{revision}"
-        try:
-            sha, entries = self.mirrors.ask(
-                lambda endpoint: self._repository.info(endpoint, revision, what), what
-            )
-        except OfflineError as error:
-            found = self.cache.get(kept) if self.cache is not None else None
-            if found is None:
-                raise OfflineError(f"{error}{self._cached_shas()}") from None
-            return found.decode()
-        self._keep_listing(sha, entries)
-        if self.cache is not None:
-            self.cache.put(kept, sha.encode())
-        self._entries = entries
+        sha, self._entries = self.mirrors.ask(
+            lambda endpoint: self._repository.info(endpoint, revision, what), what
+        )
         return sha
 
     def entries(self) -> Mapping[str, FileEntry]:
@@ -146,35 +130,7 @@ class HubTree:
 
     def _list(self) -> dict[str, FileEntry]:
         what = f"the listing of {self.repo_id} at {self.sha}"
-        kept = self.cache.get(f"listing\0{self.identity}") if self.cache is not None else None
-        if kept is not None:
-            return listing.load(kept)
-        try:
-            _, entries = self.mirrors.ask(
-                lambda endpoint: self._repository.info(endpoint, self.sha, what), what
-            )
-        except OfflineError as error:
-            raise OfflineError(f"{error}{self._cached_shas()}") from None
-        self._keep_listing(self.sha, entries)
-        return entries
-
-    def _keep_listing(self, sha: str, entries: Mapping[str, FileEntry]) -> None:
-        if self.cache is None:
-            return
-        self.cache.put(f"listing\0{self.repo_id}@{sha}", listing.dump(entries))
-        known = self._known_shas()
-        if sha not in known:
-            self.cache.put(f"shas\0{self.repo_id}", json.dumps([*known, sha]).encode())
-
-    def _known_shas(self) -> list[str]:
-        kept = self.cache.get(f"shas\0{self.repo_id}") if self.cache is not None else None
-        return list(json.loads(kept)) if kept is not None else []
-
-    def _cached_shas(self) -> str:
-        if self.cache is None:
-            return "; no cache folder was given. Name a downloaded folder as the source instead"
-        known = ", ".join(self._known_shas()) or "none"
-        return f"; commits of {self.repo_id} in the cache {self.cache.folder}: {known}"
+        return self.mirrors.ask(lambda endpoint: self._repository.info(endpoint, self.sha, what), what)[1]
 
     # --- single files -----------------------------------------------------------------------------
 
@@ -238,19 +194,9 @@ class HubTree:
 
     def read(self, path: str) -> bytes:
         """The whole file, verified against the hash of the listing; a wrong copy is asked for elsewhere."""
-        kept = self._kept(path)
-        if kept is None:
-            kept = self._read_anywhere(path)
-            if self.cache is not None:
-                self.cache.put(self._key(path), kept)
-        refuse_pointer(path, kept, self.name)
-        return kept
-
-    def _key(self, path: str) -> str:
-        return f"file\0{self.identity}\0{path}"
-
-    def _kept(self, path: str) -> bytes | None:
-        return self.cache.get(self._key(path)) if self.cache is not None else None
+        content = self._read_anywhere(path)
+        refuse_pointer(path, content, self.name)
+        return content
 
     def _read_anywhere(self, path: str) -> bytes:
         whole = io.BytesIO()
@@ -391,10 +337,6 @@ class HubTree:
             check_span(path, start, end, entry.size)
             if start == end:
                 return
-        kept = self._kept(path)
-        if kept is not None:
-            yield from pieces(kept[start:end])
-            return
         whole = start == 0 and end == entry.size
         check = checks.ContentCheck(entry if whole or end is None else FileEntry(path))
         what = self._repository.what(self.sha, path)

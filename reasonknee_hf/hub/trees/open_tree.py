@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
+from typing import Literal
 from urllib.parse import unquote
 
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import Cache, chosen_cache
 from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.hub.trees.cached_tree import CachedTree
 from reasonknee_hf.hub.trees.folder_tree import FsspecTree
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.wire.endpoints import EndpointLike
@@ -24,7 +27,7 @@ def open_tree(
     endpoint: EndpointLike | Sequence[EndpointLike] | None = None,
     token: str | bool | None = None,
     *,
-    cache: DiskCache | None = None,
+    cache: Cache | Literal[False] | None = None,
     closed: re.Pattern[str] | None = None,
 ) -> Tree:
     """Opens a folder, an fsspec URL or a dataset on a Hub.
@@ -34,7 +37,7 @@ def open_tree(
         revision: Of a dataset on a Hub; a folder has none.
         endpoint: Of a dataset on a Hub, see [`resolve_endpoints`].
         token: Of a dataset on a Hub, see [`Credentials`].
-        cache: Keeps what comes from a Hub.
+        cache: Keeps what comes from a Hub; by default, as the environment says.
         closed: Folders whose path it finds are listed as one entry, see [`FsspecTree`]; not for a Hub.
 
     Returns:
@@ -44,13 +47,15 @@ def open_tree(
         OptionError: `source` is none of these, or a folder was given a revision.
         EndpointError: A Hub did not resolve the revision.
     """
+    chosen = chosen_cache() if cache is None else cache
+    kind = partial(CachedTree, cache=chosen) if chosen else HubTree
     text = os.fspath(source).strip()
     hub = _HF_URL.fullmatch(text)
     if hub is not None:
         named = None if hub[2] is None else unquote(hub[2])
         if revision is not None and named is not None and revision != named:
             raise OptionError(f"{text!r} names a revision, but revision={revision!r} was given too")
-        return HubTree(hub[1], revision or named, endpoint, token, cache=cache)
+        return kind(hub[1], revision or named, endpoint, token)
     if text.startswith("hf://") and (endpoint or token):
         raise OptionError(
             f"{text!r} is not the root of a dataset, so that endpoint= and token= cannot be used for it. Give "
@@ -65,7 +70,7 @@ def open_tree(
         root = os.path.expanduser(text) if "://" not in text else text
         return FsspecTree(root) if closed is None else FsspecTree(root, closed)
     if is_repo_id(text):
-        return HubTree(text, revision, endpoint, token, cache=cache)
+        return kind(text, revision, endpoint, token)
     raise OptionError(
         f"{text!r} is neither an existing folder, nor a URL like s3://bucket/release, nor a dataset id like "
         f"'owner/name'"

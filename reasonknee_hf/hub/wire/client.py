@@ -9,7 +9,6 @@ when a connection is made.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import os
@@ -18,8 +17,7 @@ import socket
 import ssl
 import time
 import urllib.parse
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import NoReturn
 
@@ -29,6 +27,7 @@ from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import chunk_sizes
 from reasonknee_hf.hub.wire.endpoints import masked
 from reasonknee_hf.hub.wire.head import PunctualResponse
+from reasonknee_hf.hub.wire.proxies import dial_by_socks, is_socks, proxy_for, proxy_headers
 from reasonknee_hf.version import __version__
 
 # A host that drops packets must not eat the whole timeout before the next endpoint is tried.
@@ -40,10 +39,6 @@ IDLE_SECONDS = 30.0
 IDLE_CONNECTIONS = 16
 
 _Key = tuple[str, str, int, str]
-
-
-class SlowError(UnreachableError):
-    """The connection stands, but nothing came within the timeout."""
 
 
 class Answer:
@@ -104,7 +99,9 @@ class Answer:
             self._finish()
         elif self._waited > GRACE * self._timeout and self._seen < self._waited * SLOWEST_PACE:
             self.close()
-            raise SlowError(f"{masked(self.url)} sent {self._seen} bytes in {self._waited:.0f} s: too slow")
+            raise UnreachableError(
+                f"{masked(self.url)} sent {self._seen} bytes in {self._waited:.0f} s: too slow"
+            )
         return data
 
     def chunks(self) -> Iterator[bytes]:
@@ -252,14 +249,15 @@ def send(
     parts = urllib.parse.urlsplit(url)
     secure = parts.scheme.lower() == "https"
     host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-    proxy = _proxy(parts.scheme.lower(), host, port)
+    proxy = proxy_for(parts.scheme.lower(), host, port)
     key = (parts.scheme.lower(), host, port, proxy or "")
     target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
     sent = {"User-Agent": f"reasonknee_hf/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
-    if proxy and not secure:
+    forwarded = proxy is not None and not secure and not is_socks(proxy)
+    if proxy and forwarded:
         target = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path or "/", parts.query, ""))
-        sent |= _proxy_headers(proxy)
-    if token is not None and (secure or not proxy):  # a plain proxy would see it
+        sent |= proxy_headers(proxy)
+    if token is not None and not forwarded:  # a plain proxy would see it
         sent["Authorization"] = f"Bearer {token}"
     link = _pool.take(key)
     if link is not None:
@@ -278,24 +276,27 @@ def send(
 
 def _connect(secure: bool, host: str, port: int, proxy: str | None, timeout: float) -> _Link:
     first_hop, first_port = host, port
-    if proxy:
+    # The stock function gives every address of a name the whole timeout; a blocked name may have a dozen.
+    dial: Callable[..., socket.socket] = _dial
+    if proxy and is_socks(proxy):
+        dial = partial(dial_by_socks, proxy)
+    elif proxy:
         parts = urllib.parse.urlsplit(proxy)
         if parts.scheme != "http":
             raise OptionError(
-                f"proxy {masked(proxy)} is of a kind that is not supported; use an http:// proxy"
+                f"proxy {masked(proxy)} is of a kind that is not supported; use an http:// or socks5h:// proxy"
             )
         first_hop, first_port = parts.hostname or "", parts.port or 80
     connection: http.client.HTTPConnection
     if secure:
         context = _tls_context(environment.ca_bundle())
         connection = http.client.HTTPSConnection(first_hop, first_port, context=context)
-        if proxy:
-            connection.set_tunnel(host, port, headers=_proxy_headers(proxy))
+        if proxy and dial is _dial:
+            connection.set_tunnel(host, port, headers=proxy_headers(proxy))
     else:
         connection = http.client.HTTPConnection(first_hop, first_port)
     connection.timeout = timeout * CONNECT_SHARE
-    # The stock function gives every address of a name the whole timeout; a blocked name may have a dozen.
-    connection._create_connection = _dial  # type: ignore[attr-defined]
+    connection._create_connection = dial  # type: ignore[attr-defined]
     try:
         connection.connect()
     except BaseException:
@@ -328,22 +329,6 @@ def _dial(address: tuple[str, int], timeout: float, *_unused: object) -> socket.
     )
 
 
-def _proxy(scheme: str, host: str, port: int) -> str | None:
-    proxies = urllib.request.getproxies()
-    proxy = proxies.get(scheme) or proxies.get("all")
-    if not proxy or urllib.request.proxy_bypass(f"{host}:{port}"):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _proxy_headers(proxy: str) -> dict[str, str]:
-    parts = urllib.parse.urlsplit(proxy)
-    if not parts.username:
-        return {}
-    pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-    return {"Proxy-Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
-
-
 @lru_cache(maxsize=4)
 def _tls_context(bundle: str | None) -> ssl.SSLContext:
     if bundle is not None:
@@ -374,7 +359,9 @@ def _raise(url: str, error: Exception) -> NoReturn:
             f"connections, name its certificates in REQUESTS_CA_BUNDLE"
         ) from error
     if isinstance(error, TimeoutError):
-        raise SlowError(f"{shown}: no answer in time. A longer wait is set by REASONKNEE_TIMEOUT") from error
+        raise UnreachableError(
+            f"{shown}: no answer in time. A longer wait is set by REASONKNEE_TIMEOUT"
+        ) from error
     if isinstance(error, http.client.InvalidURL):  # its text repeats the URL, signature included
         raise UnreachableError(f"{shown}: is not a URL that can be asked") from None
     kind = "is not HTTP" if isinstance(error, http.client.HTTPException) else "no connection"

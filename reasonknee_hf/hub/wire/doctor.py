@@ -11,7 +11,7 @@ from reasonknee_hf.errors import EndpointError, UnreachableError
 from reasonknee_hf.hub.tree import FileEntry
 from reasonknee_hf.hub.wire import listing
 from reasonknee_hf.hub.wire.endpoints import Endpoint, EndpointLike, resolve_endpoints
-from reasonknee_hf.hub.wire.repository import Repository, check_repo_id
+from reasonknee_hf.hub.wire.repository import Repository, check_repo_id, kind_of
 from reasonknee_hf.hub.wire.tokens import Credentials
 
 # Mirrors that leave out sizes are asked for those of so many files.
@@ -30,7 +30,8 @@ class Finding:
         sha: Commit that it resolves the revision to.
         lag: `"none"` if that is the commit of the first endpoint that resolved the revision; `"other commit"`
             if not, but it serves that commit too; `"lacks the commit"` if it does not.
-        ranges: Whether one byte from the middle of the largest file came as one byte.
+        ranges: Whether one byte from the middle of the largest file came as one byte, and ranges of small files of each
+            kind held the same bytes as those files, which have the hash of the listing.
         file: The largest file, as `path (bytes)`.
         problem: The first thing that went wrong.
     """
@@ -57,7 +58,7 @@ def doctor(
     endpoint: EndpointLike | Sequence[EndpointLike] | None = None,
     token: str | bool | None = None,
 ) -> list[Finding]:
-    """Tries each endpoint by itself, without retries: commit, listing, one byte of the largest file, token.
+    """Tries each endpoint by itself, without retries: commit, listing, one byte of the largest file, ranges, token.
 
     Args:
         repo_id: Dataset, as `owner/name`.
@@ -72,7 +73,7 @@ def doctor(
         OptionError: `repo_id` or an endpoint is not one.
     """
     check_repo_id(repo_id)
-    endpoints = resolve_endpoints(endpoint)
+    endpoints = resolve_endpoints(endpoint, repo_id)
     repository = Repository(repo_id, Credentials(endpoints, token))
     findings: list[Finding] = []
     for one in endpoints:
@@ -102,7 +103,8 @@ def _examine(
         found.lag = "lacks the commit"
         sha, entries = repository.info(endpoint, reference, f"commit {reference} of {repository.repo_id}")
         found.lag = "other commit"
-    entry = _largest(repository, endpoint, sha, entries)
+    listed = _sized(repository, endpoint, sha, entries)
+    entry = max((e for e in listed.values() if e.size), key=lambda e: e.size or 0, default=None)
     if entry is None:
         found.problem = f"{repository.repo_id} at {sha[:12]} lists no file of known size"
         return
@@ -112,17 +114,23 @@ def _examine(
     with answer:
         if len(answer.read(1)) != 1:
             raise UnreachableError(f"{endpoint.url} sent no byte of {found.file}")
+    largest = {
+        kind_of(one.path): one for one in sorted(listed.values(), key=lambda e: e.size or 0) if one.size
+    }
+    for kind in sorted(largest):
+        repository.prove_ranges(endpoint, sha, largest[kind], listed)
     found.ranges = True
 
 
-def _largest(
+def _sized(
     repository: Repository, endpoint: Endpoint, sha: str, entries: Mapping[str, FileEntry]
-) -> FileEntry | None:
+) -> Mapping[str, FileEntry]:
+    """The listing with sizes and hashes, of the first files at least, where it leaves them out."""
     unknown = [path for path, entry in entries.items() if listing.missing(entry)][:_SIZED_FILES]
-    if unknown:
-        what = f"sizes of {len(unknown)} files of {repository.repo_id}"
-        entries = {**entries, **repository.paths_info(endpoint, sha, unknown, what)}
-    return max((entry for entry in entries.values() if entry.size), key=lambda e: e.size or 0, default=None)
+    if not unknown:
+        return entries
+    what = f"sizes of {len(unknown)} files of {repository.repo_id}"
+    return {**entries, **repository.paths_info(endpoint, sha, unknown, what)}
 
 
 def _token_state(credentials: Credentials, endpoint: Endpoint) -> str:

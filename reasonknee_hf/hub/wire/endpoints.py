@@ -14,7 +14,9 @@ from reasonknee_hf.errors import OptionError
 HUB = "https://huggingface.co"
 # Mirrors that this package names by itself. None of them ever gets a token unless the user says so for it.
 PUBLIC_MIRRORS = ("https://hf-mirror.com",)
-DEFAULT_ENDPOINTS = (HUB, *PUBLIC_MIRRORS)
+# Datasets that everybody may know are asked for: what is out of reach at the Hub is asked for at those mirrors. They
+# are entered by who knows them. Of any other dataset no mirror learns the name unless the user names the mirror.
+published: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,16 @@ class Endpoint:
 EndpointLike = Union[str, Mapping[str, Any], Endpoint]  # noqa: UP007 - evaluated at run time on Python 3.10
 
 
-def resolve_endpoints(endpoint: EndpointLike | Sequence[EndpointLike] | None = None) -> tuple[Endpoint, ...]:
+def resolve_endpoints(
+    endpoint: EndpointLike | Sequence[EndpointLike] | None = None, source: str = ""
+) -> tuple[Endpoint, ...]:
     """The endpoints of a call in order of preference, without repetitions.
 
     Args:
         endpoint: One endpoint or several: URLs (also comma-separated), or `{"url": …, "token": …}` for an
             endpoint with a token option of its own. Default: `HF_ENDPOINT` alone, else `REASONKNEE_MIRRORS`,
-            else the public Hub and its best-known mirror.
+            else the public Hub, and for a published dataset its best-known mirror.
+        source: The dataset that is asked for.
 
     Raises:
         OptionError: A value is not an `http(s)://` URL, or carries a user name, a query or an unknown key.
@@ -52,7 +57,8 @@ def resolve_endpoints(endpoint: EndpointLike | Sequence[EndpointLike] | None = N
     given = _flatten(endpoint)
     if not given:
         alone = environment.hf_endpoint()
-        given = _flatten(alone) if alone else _flatten(environment.mirrors() or DEFAULT_ENDPOINTS)
+        usual = (HUB, *PUBLIC_MIRRORS) if source in published else (HUB,)
+        given = _flatten(alone) if alone else _flatten(environment.mirrors() or usual)
     unique: dict[str, Endpoint] = {}
     for one in given:
         unique.setdefault(one.url, one)

@@ -15,6 +15,7 @@ from reasonknee_hf.errors import (
     AnswerError,
     EndpointError,
     ForbiddenError,
+    IntegrityError,
     OfflineError,
     RemoteMissingError,
     ThrottledError,
@@ -34,13 +35,13 @@ _TRIES: tuple[tuple[type[EndpointError], int], ...] = (
     (NoRangesError, 1),
     (StaleError, 1),
     (AbsentError, 2),
-    (AnswerError, 2),
+    (IntegrityError, 2),
     (RemoteMissingError, 1),
     (ForbiddenError, 1),
 )
 # The kinds of a failure of several endpoints: where one of them gave such an answer, that is what a caller must know.
 _TELLING = (NoRangesError, ForbiddenError, AnswerError)
-_KINDS = (*_TELLING, RemoteMissingError, ThrottledError, UnreachableError)
+_KINDS = (*_TELLING, IntegrityError, RemoteMissingError, ThrottledError, UnreachableError)
 
 
 @dataclass
@@ -148,22 +149,25 @@ class Mirrors:
 
         return sorted(self._order, key=rank)
 
-    def report(self) -> list[dict[str, Any]]:
-        """For each endpoint in order of preference: `url`, `state`, and of this process `requests`, `failures` and
-        `failovers`: how often another one took over.
-        """
-        return [{"url": one.url, "state": self._state(one), **_counts(one)} for one in self.endpoints]
 
-    def _state(self, endpoint: Endpoint) -> str:
-        health = health_of(endpoint)
-        if endpoint.url in self._stale:
-            return "stale"
-        return "throttled" if health.wait_left() > 0 else "no ranges" if health.no_ranges else "healthy"
-
-
-def _counts(endpoint: Endpoint) -> dict[str, int]:
-    health = health_of(endpoint)
-    return {name: getattr(health, name) for name in ("requests", "failures", "failovers")}
+def endpoint_counts() -> list[dict[str, Any]]:
+    """For each endpoint that this process has asked: `url`, `state` (`"healthy"`, `"throttled"` or `"no ranges"`),
+    `requests`, `failures`, and `failovers`, which is how often another one took over.
+    """
+    return [
+        {
+            "url": url,
+            "state": "throttled"
+            if health.wait_left() > 0
+            else "no ranges"
+            if health.no_ranges
+            else "healthy",
+            "requests": health.requests,
+            "failures": health.failures,
+            "failovers": health.failovers,
+        }
+        for url, health in _health.items()
+    ]
 
 
 def _allowed(error: EndpointError | None) -> float:

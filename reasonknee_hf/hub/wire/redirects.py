@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from reasonknee_hf.errors import AnswerError, UnreachableError
 from reasonknee_hf.hub.wire import checks
-from reasonknee_hf.hub.wire.client import Answer, SlowError, send
+from reasonknee_hf.hub.wire.client import Answer, send
 from reasonknee_hf.hub.wire.endpoints import masked, origin_of
 from reasonknee_hf.hub.wire.tokens import Credentials
 
@@ -76,8 +76,9 @@ def follow(
         except UnreachableError as error:
             if url == first:
                 raise
-            kind = SlowError if isinstance(error, SlowError) else UnreachableError
-            raise kind(f"{what}: {masked(first)} sends us on to {origin_of(url)}, but {error}") from error
+            raise UnreachableError(
+                f"{what}: {masked(first)} sends us on to {origin_of(url)}, but {error}"
+            ) from error
         for name in ("X-Repo-Commit", "X-Linked-Etag", "X-Linked-Size"):
             if heads.get(name) is None:
                 heads[name] = answer.headers.get(name)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
-from reasonknee_hf.hub.block_cache import DiskCache
+from reasonknee_hf.hub.disk import DiskCache, write_file
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, Directory, Location, Member
@@ -263,7 +262,7 @@ class CutArchive:
         listed = listed_sizes(self._parts)
         folder = self._directory_cache
         if folder is None and self.tree.sha is not None:
-            folder = _default_folder()
+            folder = default_folder()
         if not folder:
             return self._fetch(listed)[0]
         cached = CachedDirectory(Path(folder), self.tree.identity, self.parts.paths, listed)
@@ -291,25 +290,3 @@ class CutArchive:
         numbers, data = found
         sizes = tuple(numbers.pop("sizes"))
         return Opened(Directory(data, Location(**numbers), encoding=self.encoding), sizes)
-
-
-def _default_folder() -> Path | None:
-    try:
-        return default_folder()
-    except OSError as error:
-        logger.warning("the directories of archives are not kept for other processes: %s", error)
-        return None
-
-
-def write_file(path: Path, content: bytes) -> Path:
-    """Writes a file that appears complete or not at all. Returns its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return path

@@ -41,7 +41,6 @@ _METHODS = {
     93: "zstd",
     95: "xz",
     98: "PPMd",
-    99: "AES",
 }
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 # Deflate cannot do better than 258 bytes for 2 bits.
@@ -214,6 +213,8 @@ def _codec() -> Any:
 
 
 _KINDS = ("file", "folder", "link", "shadow")
+_ROW = np.dtype("i8, i8, i8, u4, u2, u2, u1")
+_ROW.names = ("header", "packed", "size", "crc", "method", "flags", "kind")
 
 
 class Directory:
@@ -231,26 +232,23 @@ class Directory:
 
     def __init__(self, data: bytes, location: Location, *, encoding: str | None = None) -> None:
         self.location = location
-        numbers: list[tuple[int, ...]] = []
+        rows: list[tuple[int, ...]] = []
         self.names: list[str] = []
         self._raw: list[bytes | None] = []  # only where encoding the name does not give it back
         position = 0
         while position < len(data):
-            numbers.append(self._read_entry(data, position, encoding))
-            position += numbers[-1][-1]
-        count = len(numbers)
+            row, position = self._read_entry(data, position, encoding)
+            rows.append(row)
+        count = len(rows)
         if count != location.count and (location.count_is_exact or count % 65536 != location.count):
             raise DirectoryError(
                 f"its directory holds {count} entries, its end record announces {location.count}"
             )
-        table = np.array(numbers, dtype=np.uint64).reshape(count, 8)
-        self._header = table[:, 0].astype(np.int64) + location.prefix
-        self._packed, self._size = table[:, 1].astype(np.int64), table[:, 2].astype(np.int64)
-        self._crc, self._method = table[:, 3].astype(np.uint32), table[:, 4].astype(np.uint16)
-        self._flags, self._kind = table[:, 5].astype(np.uint16), table[:, 6].astype(np.uint8)
+        self._rows = np.array(rows, dtype=_ROW)
+        self._rows["header"] += location.prefix
 
-    def _read_entry(self, data: bytes, position: int, encoding: str | None) -> tuple[int, ...]:
-        """Header offset, packed size, size, CRC, method, flags, kind, bytes of the entry."""
+    def _read_entry(self, data: bytes, position: int, encoding: str | None) -> tuple[tuple[int, ...], int]:
+        """What `_ROW` keeps of the entry, and where the entry ends."""
         if not data.startswith(b"PK\x01\x02", position) or position + _ENTRY.size > len(data):
             raise DirectoryError(
                 f"its directory is damaged at entry {len(self.names)}, byte {position} of {len(data)}"
@@ -277,24 +275,16 @@ class Directory:
         name = normalise_name(decode_name(raw, flags, encoding=encoding, unicode_extra=unicode_extra))
         self.names.append(name)
         self._raw.append(None if name.encode("utf-8", "surrogatepass") == raw else raw)
-        return header, packed, size, crc, method, flags, _kind(name, attributes), stop - position
+        return (header, packed, size, crc, method, flags, _kind(name, attributes)), stop
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> Member:
         name, raw = self.names[index], self._raw[index]
-        return Member(
-            name=name,
-            raw_name=name.encode() if raw is None else raw,
-            size=int(self._size[index]),
-            compressed_size=int(self._packed[index]),
-            crc=int(self._crc[index]),
-            method=int(self._method[index]),
-            flags=int(self._flags[index]),
-            header=int(self._header[index]),
-            kind=_KINDS[self._kind[index]],
-        )
+        header, packed, size, crc, method, flags, kind = self._rows[index].item()
+        raw = name.encode() if raw is None else raw
+        return Member(name, raw, size, packed, crc, method, flags, header, _KINDS[kind])
 
     def __iter__(self) -> Iterator[Member]:
         return (self[index] for index in range(len(self)))
@@ -302,12 +292,12 @@ class Directory:
     @property
     def repeated(self) -> int:
         """How many real members share their name with a later one."""
-        return int(np.count_nonzero(self._kind == 0)) - len(self.files)
+        return int(np.count_nonzero(self._rows["kind"] == 0)) - len(self.files)
 
     @cached_property
     def files(self) -> dict[str, int]:
         """Name of every real member -> its entry. Of entries with the same name the last counts."""
-        return {self.names[index]: int(index) for index in np.flatnonzero(self._kind == 0)}
+        return {self.names[index]: int(index) for index in np.flatnonzero(self._rows["kind"] == 0)}
 
     @cached_property
     def raw_names(self) -> dict[bytes, int]:
@@ -316,7 +306,7 @@ class Directory:
 
     @cached_property
     def _sorted_headers(self) -> npt.NDArray[np.int64]:
-        return np.unique(np.append(self._header, self.location.start))
+        return np.unique(np.append(self._rows["header"], self.location.start))
 
     def room(self, header: int) -> int:
         """Bytes from a local header to whatever comes next: another header, or the directory."""
@@ -326,9 +316,9 @@ class Directory:
 
     def first_from(self, offset: int) -> int | None:
         """The entry whose local header is the first at or behind `offset`."""
-        behind = np.where(self._header >= offset, self._header, np.iinfo(np.int64).max)
-        index = int(np.argmin(behind)) if len(self) else 0
-        return index if len(self) and self._header[index] >= offset else None
+        headers = self._rows["header"]
+        behind = np.flatnonzero(headers >= offset)
+        return int(behind[np.argmin(headers[behind])]) if len(behind) else None
 
 
 def _extra_fields(extra: bytes) -> Iterator[tuple[int, bytes]]:

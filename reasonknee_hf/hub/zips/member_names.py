@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import re
 import zlib
 from collections.abc import Iterable
@@ -86,12 +87,6 @@ def parent_folders(names: Iterable[str]) -> set[str]:
 
 def common_folder(names: Iterable[str]) -> str:
     """The longest folder that all names lie in, with a final slash; empty where there is none."""
-    folders = {name.rpartition("/")[0] for name in names}
-    if not folders:
-        return ""
-    low, high = min(folders).split("/"), max(folders).split("/")
-    shared = 0
-    while shared < min(len(low), len(high)) and low[shared] == high[shared]:
-        shared += 1
-    folder = "/".join(low[:shared])
+    folders = {posixpath.dirname(name) for name in names}
+    folder = posixpath.commonpath(folders) if folders else ""
     return folder + "/" if folder else ""

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from datasets.utils import tqdm
 
-from reasonknee_hf.errors import ReasonKneeError
-from reasonknee_hf.knee.checks.file_checks import Files
+from reasonknee_hf.dataset.joining import BROKEN
+from reasonknee_hf.knee.checks.file_checks import Files, Held
 from reasonknee_hf.knee.checks.table_checks import Tables
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.verify.findings import Findings
@@ -43,63 +44,63 @@ def check_images(tables: Tables, files: Files, deep: bool, found: Findings) -> N
         deep: Volumes are read as well, so that what only that shows is reported there.
         found: Where defects go.
     """
-    visits: dict[tuple[str, str], list[Scan]] = defaultdict(list)
-    for scan in tables:
-        visits[scan.patient_id, scan.visit].append(scan)
-    for scan in tqdm(list(tables), desc="headers", unit="scan", leave=False):
-        volume = _opened(scan, files, "volume", deep, found)
-        if volume is not None:
-            mask = _opened(scan, files, "mask", deep, found)
-            others = [other for other in visits[scan.patient_id, scan.visit] if other is not scan]
-            masks = {other.scan_id: _opened(other, files, "mask", True, found) for other in others}
-            _check(scan, volume, mask, masks, deep, found)
+    visits: dict[tuple[str, str], list[KneeVolume]] = defaultdict(list)
+    masks: dict[str, KneeVolume] = {}
+    for scan in tqdm(list(tables), desc="masks", unit="scan", leave=False):
+        for mask in _opened(scan, files.masks, "mask", deep, found):
+            masks[scan.scan_id] = mask
+            visits[scan.patient_id, scan.visit].append(mask)
+    for scan in tqdm(list(tables), desc="volumes", unit="scan", leave=False):
+        for volume in _opened(scan, files.volumes, "volume", deep, found):
+            own = masks.get(scan.scan_id)
+            if _check_header(scan, volume, found) and own is not None:
+                _check_place(volume, own, visits[scan.patient_id, scan.visit], deep, found)
 
 
-def _opened(scan: Scan, files: Files, kind: str, quiet: bool, found: Findings) -> KneeVolume | None:
-    held = (files.volumes if kind == "volume" else files.masks).get(scan.scan_id)
-    if held is None or not held.usable:
-        return None
-    volume = KneeVolume(held.url, mask=kind == "mask", label=scan.scan_id)
-    try:
-        _ = volume.header
-    except ReasonKneeError as error:
-        if not quiet:
-            found.add(f"{kind}-broken", str(error))
-        return None
-    return volume
+def _opened(
+    scan: Scan, files: Mapping[str, Held], kind: str, quiet: bool, found: Findings
+) -> Iterator[KneeVolume]:
+    """The volume or mask of a scan, if there is one with a header."""
+    held = files.get(scan.scan_id)
+    if held is not None and held.usable:
+        volume = KneeVolume(held.url, mask=kind == "mask", label=scan.scan_id)
+        try:
+            _ = volume.header
+        except BROKEN as error:
+            if not quiet:
+                found.add(f"{kind}-broken", str(error))
+        else:
+            yield volume
 
 
-def _check(
-    scan: Scan,
-    volume: KneeVolume,
-    mask: KneeVolume | None,
-    others: dict[str, KneeVolume | None],
-    deep: bool,
-    found: Findings,
-) -> None:
-    header, name = volume.header, f"{scan.scan_id}: {volume.path}"
+def _check_header(scan: Scan, volume: KneeVolume, found: Findings) -> bool:
+    """Whether it says where it lies."""
+    name, affine = f"{scan.scan_id}: {volume.path}", volume.header.affine
     said = _series_of(volume.path or "")
     if said and f"3D_DESS_{scan.knee_side.upper()}" not in said.upper():
         found.add(f"volume-other-{'knee' if '3D_DESS' in said.upper() else 'series'}", f"{name} is {said}")
-    if header.dtype == np.float64:
+    if volume.header.dtype == np.float64:
         found.add("volume-float64", name)
-    if header.affine is None or header.codes is None or np.array_equal(header.affine, np.eye(4)):
-        found.add("volume-placeless", name)
-        return
-    if mask is None or mask.header.codes is None:
-        return
-    if header.codes != mask.header.codes:
-        maker = _MADE_BY.get(header.codes, "converter unknown")
-        found.add(
-            "volume-axes",
-            f"{name}: axes {header.codes}, the mask {mask.header.codes}: {maker}; boxes are remapped",
-        )
+    if affine is not None and not np.array_equal(affine, np.eye(4)):
+        return True
+    found.add("volume-placeless", name)
+    return False
+
+
+def _check_place(
+    volume: KneeVolume, mask: KneeVolume, of_visit: Iterable[KneeVolume], deep: bool, found: Findings
+) -> None:
+    name, codes = f"{volume.label}: {volume.path}", volume.header.codes
+    if codes != mask.header.codes:
+        maker = _MADE_BY.get(codes or "", "converter unknown")
+        axes = f"axes {codes}, the mask {mask.header.codes}"
+        found.add("volume-axes", f"{name}: {axes}: {maker}; boxes are remapped")
     if _same_grid(volume, mask):
         return
-    knee = next((other for other, its in others.items() if its is not None and _same_grid(volume, its)), None)
+    knee = next((its for its in of_visit if _same_grid(volume, its)), None)
     series = _other_series(volume)
     if knee is not None:
-        found.add("volume-other-knee", f"{name} lies on the grid of {knee}")
+        found.add("volume-other-knee", f"{name} lies on the grid of {knee.label}")
     elif series is not None:
         found.add("volume-other-series", f"{name} {series}")
     elif not deep:
@@ -107,18 +108,16 @@ def _check(
 
 
 def _same_grid(volume: KneeVolume, mask: KneeVolume) -> bool:
-    return relation(volume.oriented("RAS").grid, mask.oriented("RAS").grid) == "equal"
+    """In any order of axes."""
+    one, other = (which.oriented("RAS") for which in (volume, mask))
+    return mask.header.affine is not None and relation(one.grid, other.grid) == "equal"
 
 
 def _series_of(path: str) -> str:
     """The description of the series where a converter left it beside the volume."""
     with suppress(OSError, ValueError, AttributeError):
-        return str(
-            json.loads(Path(re.sub(r"\.nii(\.gz)?$", ".json", path)).read_text("utf-8")).get(
-                "SeriesDescription"
-            )
-            or ""
-        )
+        facts = json.loads(Path(re.sub(r"\.nii(\.gz)?$", ".json", path)).read_text("utf-8"))
+        return str(facts.get("SeriesDescription") or "")
     return ""
 
 
@@ -127,7 +126,7 @@ def _other_series(volume: KneeVolume) -> str | None:
     spacing = volume.oriented("RAS").spacing
     widest = int(np.argmax(spacing))
     if widest and spacing[widest] > 1.2 * spacing[0]:
-        return f"has {('', 'coronal', 'axial')[widest]} slices, as the reformat {('', 'COR_MPR', 'AX_MPR')[widest]} has"
+        return f"has {('', 'coronal slices, as COR_MPR', 'axial slices, as AX_MPR')[widest]} has"
     if spacing[0] >= _THICK:
         return f"has slices {spacing[0]:.3g} mm apart, as SAG_T2_MAP and SAG_IW_TSE have; 3D DESS has 0.7"
     return None

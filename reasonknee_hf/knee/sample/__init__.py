@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from reasonknee_hf.hub.disk import alone, our_folder, write_file
 from reasonknee_hf.knee.sample.write import write_sample
 from reasonknee_hf.version import __version__
 
@@ -19,8 +19,8 @@ __all__ = ["sample_folder", "write_sample"]
 def sample_folder(*, scans: int = 6, seed: int = 0) -> Path:
     """The sample in the Hugging Face assets cache; written there when it is first asked for.
 
-    Safe with several processes at once: each writes into a folder of its own, and the first to finish gives
-    it the final name. A sample that has lost files since is written again.
+    Safe with several processes at once: one writes it, the others wait. A sample that has lost files since is
+    written again.
 
     Args:
         scans, seed: As for `write_sample`.
@@ -28,23 +28,28 @@ def sample_folder(*, scans: int = 6, seed: int = 0) -> Path:
     Returns:
         A folder with the layout of the published release.
     """
-    from huggingface_hub import cached_assets_path
-
-    cache = Path(
-        cached_assets_path(
-            "reasonknee_hf", namespace="sample", subfolder=f"{__version__}-{LAYOUT}-scans{scans}-seed{seed}"
-        )
-    )
+    name = f"{__version__}-{LAYOUT}-scans{scans}-seed{seed}"
+    cache = our_folder("sample") / name
     final = cache / "written"
     if not _is_complete(final):
-        fresh = Path(tempfile.mkdtemp(prefix="writing-", dir=cache))
-        try:
-            write_sample(fresh / "release", scans=scans, seed=seed)
-            (fresh / "inventory.txt").write_text(_inventory(fresh / "release"), encoding="utf-8")
-            _settle(fresh, final)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        with alone(our_folder("archives", "locks") / f"sample-{name}"):
+            if not _is_complete(final):
+                _write_anew(cache, final, scans, seed)
     return final / "release"
+
+
+def _write_anew(cache: Path, final: Path, scans: int, seed: int) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
+    for left in cache.glob("writing-*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    fresh = Path(tempfile.mkdtemp(prefix="writing-", dir=cache))
+    try:
+        write_sample(fresh / "release", scans=scans, seed=seed)
+        write_file(fresh / "inventory.txt", _inventory(fresh / "release").encode())
+        shutil.rmtree(final, ignore_errors=True)
+        os.rename(fresh, final)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _inventory(release: Path) -> str:
@@ -59,18 +64,3 @@ def _is_complete(written: Path) -> bool:
     except FileNotFoundError:
         return False
     return expected == _inventory(written / "release")
-
-
-def _settle(fresh: Path, final: Path) -> None:
-    """Gives `fresh` its final name, unless another process was faster; removes an incomplete sample."""
-    while True:
-        # A folder can only be renamed onto nothing or an empty one: a finished sample is never replaced.
-        with contextlib.suppress(OSError):
-            os.rename(fresh, final)
-            return
-        if _is_complete(final):
-            return
-        broken = Path(tempfile.mkdtemp(prefix="broken-", dir=final.parent))
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(final, broken / "written")
-        shutil.rmtree(broken, ignore_errors=True)

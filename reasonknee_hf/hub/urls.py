@@ -11,6 +11,8 @@ from reasonknee_hf.errors import OptionError
 SCHEME = "reasonknee://"
 # Marks a folder behind http(s), which would otherwise look like a Hub.
 _FOLDER = "folder:"
+# Stands in the place of the last endpoint.
+_OPENED = "options://"
 _ENCODED = re.compile(r"(folder%3A)?[A-Za-z][A-Za-z0-9+.-]*%3A%2F%2F.*", re.IGNORECASE)
 _GRAMMAR = (
     "Known forms: reasonknee://OWNER/NAME@REVISION/path, "
@@ -28,12 +30,14 @@ class Address:
         path: Of the file, below the root.
         revision: Of a Hub source.
         endpoints: Base URLs of a Hub and its mirrors; empty for those of the environment, and for folders.
+        opened: Name of the token options that the source was opened with; see `reasonknee_hf.hub.wire.opened`.
     """
 
     source: str
     path: str = ""
     revision: str | None = None
     endpoints: tuple[str, ...] = ()
+    opened: str = ""
 
 
 def build_url(address: Address) -> str:
@@ -45,8 +49,9 @@ def build_url(address: Address) -> str:
         root = address.source
         if address.revision is not None:
             root += "@" + quote(address.revision, safe="")
-        if address.endpoints:
-            root = quote(",".join(address.endpoints), safe="") + "/" + root
+        places = [*address.endpoints, *([_OPENED + address.opened] if address.opened else [])]
+        if places:
+            root = quote(",".join(places), safe="") + "/" + root
     return f"{SCHEME}{root}/{address.path}" if address.path else SCHEME + root
 
 
@@ -58,12 +63,14 @@ def parse_url(url: str) -> Address:
     """
     rest = url[len(SCHEME) :].lstrip("/") if url.startswith(SCHEME) else url
     first, _, below = rest.partition("/")
-    endpoints: tuple[str, ...] = ()
+    endpoints, opened = [], ""
     if _ENCODED.fullmatch(first):
         origin = unquote(first)
-        if not origin.startswith(("http://", "https://")):
+        if not origin.startswith(("http://", "https://", _OPENED)):
             return Address(origin.removeprefix(_FOLDER), below.strip("/"))
-        endpoints, rest = tuple(origin.split(",")), below
+        endpoints, rest = origin.split(","), below
+        if endpoints[-1].startswith(_OPENED):
+            opened = endpoints.pop().removeprefix(_OPENED)
     steps = rest.split("/", 2)
     if len(steps) < 2 or not steps[0] or not steps[1]:
         raise OptionError(f"{url!r} does not say which repository it means. {_GRAMMAR}")
@@ -72,5 +79,6 @@ def parse_url(url: str) -> Address:
         source=f"{steps[0]}/{name}",
         path=steps[2].strip("/") if len(steps) > 2 else "",
         revision=unquote(revision) if marked else None,
-        endpoints=endpoints,
+        endpoints=tuple(endpoints),
+        opened=opened,
     )
