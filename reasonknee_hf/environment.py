@@ -26,6 +26,11 @@ def hf_endpoint() -> str | None:
     return _text("HF_ENDPOINT")
 
 
+def login_endpoint() -> str | None:
+    """`REASONKNEE_LOGIN_ENDPOINT`: the Hub that the stored token is for, where that is not the public one."""
+    return _text("REASONKNEE_LOGIN_ENDPOINT")
+
+
 def mirrors() -> list[str]:
     """`REASONKNEE_MIRRORS`: comma-separated endpoints in order of preference."""
     return [part.strip() for part in os.environ.get("REASONKNEE_MIRRORS", "").split(",") if part.strip()]

@@ -29,7 +29,7 @@ def _quick(monkeypatch, tmp_path):
     monkeypatch.setattr(mirrors, "_health", {})
     monkeypatch.setenv("REASONKNEE_TIMEOUT", "2")
     monkeypatch.setenv("REASONKNEE_RETRY_TIME", "0.2")
-    monkeypatch.setattr("reasonknee_hf.hub.zips.archive.default_folder", lambda: tmp_path / "directories")
+    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path / "assets"))
 
 
 @pytest.fixture

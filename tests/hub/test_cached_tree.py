@@ -146,8 +146,8 @@ class TestTheHubsOwnCache:
     def test_no_name_leads_out(self, origin, cache, path, tmp_path):
         sha = origin.put_tree(REPO, {path: b"x" * 2000})
         tree = CachedTree(REPO, sha, origin.url, cache=cache)
-        growth = tree.kept.grow(sha, tree.entry(path))
-        assert growth is None
+        with tree.kept.grow(sha, tree.entry(path)) as growth:
+            assert growth is None
         assert not list(tmp_path.rglob("*evil*"))
 
 
@@ -379,6 +379,13 @@ class TestWithoutTheHub:
         assert again.sha == sha
         assert again.read(TABLE) == FILES[TABLE]
         assert f"going on with commit {sha}" in caplog.text
+
+    def test_a_login_portal_is_an_outage(self, origin, sha, cache, tree, caplog):
+        tree.read(TABLE)
+        origin.faults(f.html, match=".")
+        again = opened(origin, cache, "main")
+        assert (again.sha, again.read(TABLE)) == (sha, FILES[TABLE])
+        assert "web page (HTML)" in caplog.text
 
     def test_a_refusal_is_not_an_outage(self, origin, sha, cache, tree):
         tree.read(TABLE)

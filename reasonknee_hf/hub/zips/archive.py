@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,11 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
-from reasonknee_hf.hub.disk import DiskCache, write_file
+from reasonknee_hf.hub.disk import GIB, DiskCache, our_folders, write_file
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, Directory, Location, Member
-from reasonknee_hf.hub.zips.directory_cache import CachedDirectory, default_folder
 from reasonknee_hf.hub.zips.member_names import common_folder, parent_folders, unsafe_reason
 from reasonknee_hf.hub.zips.opening import Opened, fetch_directory, listed_sizes, refuse_incomplete
 from reasonknee_hf.hub.zips.parts import PartSet
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 # an archive without holes) this plays no part.
 _SLACK = 4096
 _LONGEST = 2 * 65535
+# Names the form of a directory on disk: the number goes up when the fields of `Location` change.
+_FORM = "zip directory 1"
 
 
 class CutArchive:
@@ -249,19 +251,18 @@ class CutArchive:
         listed = listed_sizes(self._parts)
         folder = self._directory_cache
         if folder is None and self.tree.sha is not None:
-            folder = default_folder()
+            folder = our_folders()["directories"]
         if not folder:
             return self._fetch(listed)[0]
-        cached = CachedDirectory(Path(folder), self.tree.identity, self.parts.paths, listed)
-        opened = self._from_cache(cached)
-        if opened is None:
-            with cached.alone():
-                opened = self._from_cache(cached)  # another process may have been first
-                if opened is None:
-                    opened, data = self._fetch(listed)
-                    numbers = {**opened.directory.location.__dict__, "sizes": opened.sizes}
-                    cached.store(numbers, data)
-        return opened
+
+        def fetched() -> bytes:
+            opened, data = self._fetch(listed)
+            return json.dumps([opened.sizes, vars(opened.directory.location)]).encode() + b"\n" + data
+
+        key = json.dumps([_FORM, self.tree.identity, self.parts.paths, listed])
+        head, _, data = DiskCache(Path(folder), GIB).once(key, fetched).partition(b"\n")
+        sizes, location = json.loads(head)
+        return Opened(Directory(data, Location(**location), encoding=self.encoding), tuple(sizes))
 
     def _fetch(self, listed: Sequence[int | None]) -> tuple[Opened, bytes]:
         opened, data = fetch_directory(self._parts, listed, encoding=self.encoding)
@@ -269,11 +270,3 @@ class CutArchive:
         if repeated:
             logger.warning("%s holds %d members whose name comes again; the last counts", self.name, repeated)
         return opened, data
-
-    def _from_cache(self, cached: CachedDirectory) -> Opened | None:
-        found = cached.load()
-        if found is None:
-            return None
-        numbers, data = found
-        sizes = tuple(numbers.pop("sizes"))
-        return Opened(Directory(data, Location(**numbers), encoding=self.encoding), sizes)
