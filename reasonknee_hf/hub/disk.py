@@ -78,7 +78,11 @@ def alone(path: Path, seconds: float = -1, mode: int = 0o777) -> Iterator[bool]:
             stack.enter_context(lock.acquire(poll_interval=0.01))
         except Timeout:
             free = False
-        except (OSError, NotImplementedError) as error:
+        except (
+            OSError,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:  # the last: this thread holds it already
             logger.info("going on without the lock %s: %s", path, error)
         yield free
 

@@ -221,6 +221,28 @@ class TestNothingTwice:
         assert found == [FILES[VOLUME]] * 6
         assert blob_of(cache, tree, VOLUME).read_bytes() == FILES[VOLUME]
 
+    def test_a_file_that_is_streamed_twice_at_once(self, origin, sha, cache, tree):
+        pairs = list(zip(tree.stream(VOLUME), tree.stream(VOLUME), strict=True))
+        assert b"".join(one for one, _ in pairs) == b"".join(other for _, other in pairs) == FILES[VOLUME]
+        assert drained(tree, VOLUME) == FILES[VOLUME]
+
+    def test_a_stream_that_is_read_on_in_a_forked_child(self, origin, sha, cache, tree):
+        global _STREAM
+        _STREAM = tree.stream(VOLUME)
+        first = next(_STREAM)
+        with get_context("fork").Pool(1) as pool:
+            rest = pool.apply(_read_on)
+        assert first + rest == first + b"".join(_STREAM) == FILES[VOLUME]
+        assert drained(opened(origin, cache, sha), VOLUME) == FILES[VOLUME]
+        assert blob_of(cache, tree, VOLUME).read_bytes() == FILES[VOLUME]
+
+
+_STREAM = None
+
+
+def _read_on():
+    return b"".join(_STREAM)
+
 
 def _read_table(url, sha, cache):
     return CachedTree(REPO, sha, url, cache=cache).read(TABLE)
@@ -355,7 +377,7 @@ class TestBounds:
         monkeypatch.delenv("REASONKNEE_CACHE")
         assert chosen_cache().hub == hub
         assert (chosen_cache("auto").limit, chosen_cache(True).limit) == (10 * 1024**3, None)
-        assert chosen_cache(True, "1.5 GB").limit == 1.5 * 1024**3
+        assert chosen_cache(True, "2 GiB").limit == 2 * 1024**3
         assert chosen_cache(tmp_path).hub == tmp_path
         assert chosen_cache(False) is None
         monkeypatch.setenv("REASONKNEE_CACHE", str(tmp_path))

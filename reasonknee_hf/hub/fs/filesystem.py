@@ -162,6 +162,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         self._token = token
         self._opened_as: str | None = None  # the name by which a URL asked for these options
         self._mounted: MountedTree | None = None
+        self._archive_states: dict[str, list[tuple[int, int, int]]] = {}
         self._lock = ForkSafeLock()
 
     def __repr__(self) -> str:
@@ -332,7 +333,29 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return None if children is None else [_named_below(root, info) for info in children]
 
     def _locate(self, path: str) -> Whereabouts:
-        return self._view.locate(self._inside(path)[1])
+        inner = self._inside(path)[1]
+        found = self._view.locate(inner)
+        if found.archive is None:
+            return found
+        name, state = found.archive.name, self._state(found)
+        if self._archive_states.setdefault(name, state) != state:
+            self.invalidate_cache()  # an archive of a folder was replaced: what is known of it is of another one
+            self._archive_states[name] = state
+            found = self._view.locate(inner)
+        return found
+
+    def ukey(self, path: str) -> str:
+        """Another text as soon as a file changes: size and time of what a local folder holds. Commits do not change."""
+        return str(self._state(self._locate(path)))
+
+    def _state(self, found: Whereabouts) -> list[tuple[int, int, int]]:
+        if self.tree.sha is not None:
+            return []
+        files = [
+            self.tree.url(part) for part in (found.archive.parts.paths if found.archive else [found.path])
+        ]
+        states = [os.stat(file) for file in files if os.path.isfile(file)]
+        return [(state.st_size, state.st_mtime_ns, state.st_ino) for state in states]
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         members: dict[CutArchive, dict[str, str]] = {}
