@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, snapshot_download, try_to_load_from_cache
 
-from reasonknee_hf.errors import IntegrityError, OfflineError
+from reasonknee_hf.errors import IntegrityError, OfflineError, OptionError
 from reasonknee_hf.hub.disk import Cache, chosen_cache
 from reasonknee_hf.hub.trees import kept_files
 from reasonknee_hf.hub.trees.cached_tree import CachedTree
@@ -380,6 +380,12 @@ class TestBounds:
         assert chosen_cache(True, "2 GiB").limit == 2 * 1024**3
         assert chosen_cache(tmp_path).hub == tmp_path
         assert chosen_cache(False) is None
+        assert chosen_cache("off") is chosen_cache("0") is None
+        for wrong in (1, b"auto", ["auto"]):
+            with pytest.raises(OptionError, match="none of 'auto', True, False and a folder"):
+                chosen_cache(wrong)
+        with pytest.raises(OptionError, match="cache_size must be a number of bytes"):
+            chosen_cache("auto", "plenty")
         monkeypatch.setenv("REASONKNEE_CACHE", str(tmp_path))
         monkeypatch.setenv("REASONKNEE_CACHE_SIZE", "500")
         assert chosen_cache() == Cache(tmp_path, tmp_path / ".reasonknee_hf", 500)
