@@ -168,6 +168,8 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
             token=kwargs.get("token"),
             **{name: options[name] for name in (*self.dataset.open_options, *_OF_CACHE) if name in options},
         )
+        chosen.check_scans(release)
+        self._selection = chosen if chosen.describe() else None
         for option in _OF_CACHE:
             kwargs.pop(option, None)
         self._release: Release | None = release
@@ -200,17 +202,15 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         if config.chosen is not None:
             chosen = config.chosen(release)
             splits = tuple(s for s in splits if any(scan.scan_id in chosen for scan in release.scans(s)))
+        if (selection := self._selection) is not None:
+            splits = tuple(s for s in splits if any(map(selection.keeps_scan, release.scans(s))))
         return splits
 
     def rows(self, split: str) -> Quintuples:
         """The rows of a split."""
         names = (field.name for field in fields(RowOptions) if field.name not in ("config", "selection"))
-        chosen = Selection(**{name: getattr(self.config, option) for name, option in _SELECTION.items()})
-        options = RowOptions(
-            self.config.name,
-            **{name: getattr(self.config, name) for name in names},
-            selection=chosen if chosen.describe() else None,
-        )
+        given = {name: getattr(self.config, name) for name in names}
+        options = RowOptions(self.config.name, **given, selection=self._selection)
         # What a prepared dataset met is found by its folder, by any process and at any time.
         faults = {"faults": FaultLog(f"{self._prepared_in}/{split}")} if self._prepared_in else {}
         return Quintuples(

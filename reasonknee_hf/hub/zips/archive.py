@@ -112,10 +112,10 @@ class CutArchive:
             MemberMissingError: There is no such entry.
         """
         directory = self.directory
-        index = directory.raw_names.get(name) if isinstance(name, bytes) else directory.files.get(name)
-        if index is None and isinstance(name, str):
-            # Links, folders and shadow entries have no place among the files.
-            index = next((i for i, other in enumerate(directory.names) if other == name), None)
+        index = directory.files.get(name) if isinstance(name, str) else None
+        if index is None:  # links, folders and shadow entries have no place among the files
+            every = enumerate(directory)
+            index = max((number for number, one in every if name in (one.name, one.raw_name)), default=None)
         if index is None:
             raise MemberMissingError(
                 f"no member {name!r} in {self.name}, which holds {len(directory.files)} files"

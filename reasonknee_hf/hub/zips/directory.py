@@ -295,11 +295,6 @@ class Directory:
         return {self.names[index]: int(index) for index in np.flatnonzero(self._rows["kind"] == 0)}
 
     @cached_property
-    def raw_names(self) -> dict[bytes, int]:
-        """Bytes of every name, as they stand in the archive -> the last entry of that name."""
-        return {self[index].raw_name: index for index in range(len(self))}
-
-    @cached_property
     def _sorted_headers(self) -> npt.NDArray[np.int64]:
         return np.unique(np.append(self._rows["header"], self.location.start))
 
