@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, snapshot_download, try_to_load_from_cache
 
-from reasonknee_hf.errors import IntegrityError, OfflineError, OptionError
+from reasonknee_hf.errors import EndpointError, IntegrityError, OfflineError, OptionError
 from reasonknee_hf.hub.disk import Cache, chosen_cache
 from reasonknee_hf.hub.trees import kept_files
 from reasonknee_hf.hub.trees.cached_tree import CachedTree
@@ -272,6 +272,21 @@ class TestDamage:
             drained(opened(origin, cache, sha), VOLUME)
         assert not unfinished.exists()
         assert drained(opened(origin, cache, sha), VOLUME) == FILES[VOLUME]
+
+    @pytest.mark.parametrize("outage", [f.html, f.status(503), f.cut(0)])
+    def test_an_outage_says_nothing_of_what_is_here(self, origin, sha, cache, tree, outage, monkeypatch):
+        stream = tree.stream(ARRAY)
+        begun = b"".join(next(stream) for _ in range(30))
+        stream.close()
+        monkeypatch.setenv("REASONKNEE_TIMEOUT", "0.2")
+        monkeypatch.setenv("REASONKNEE_RETRY_TIME", "0.2")
+        origin.faults(outage)
+        with pytest.raises(EndpointError):
+            drained(opened(origin, cache, sha), ARRAY)
+        origin.clear()
+        assert drained(opened(origin, cache, sha), ARRAY) == FILES[ARRAY]
+        (request,) = large(origin)
+        assert request.range == f"bytes={len(begun)}-{len(FILES[ARRAY]) - 1}"
 
     def test_what_an_endpoint_gave_wrong_is_not_kept(self, origin, sha, cache, tree):
         origin.faults(f.swapped(headers=False), times=1)
