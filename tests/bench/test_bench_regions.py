@@ -12,10 +12,10 @@ import pytest
 from nibabel.orientations import io_orientation, ornt_transform
 from publishing import HAS_PILLOW, tables
 
-from reasonknee_hf.bench.harness.functions import dataset, doc_to_image
 from reasonknee_hf.dataset.loading import load_dataset
 from reasonknee_hf.errors import GridMismatchError
 from reasonknee_hf.knee.description import open_release
+from reasonknee_hf.knee.harness.functions import dataset, doc_to_image
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.volumes.boxes import box_slices
 from reasonknee_hf.volumes.volume import KneeVolume
