@@ -12,15 +12,14 @@ from reasonknee_hf.dataset.faults import Fault, FaultLog
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.dataset.selection import Selection
 from reasonknee_hf.errors import (
-    AnswerError,
     ArchiveError,
     FileMissingError,
     IntegrityError,
     PointerError,
     RecordError,
-    RemoteMissingError,
     VolumeDataError,
     VolumeFormatError,
+    is_outage,
 )
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -37,7 +36,7 @@ def insist_on_broken(error: Exception, release: Release) -> None:
     hub = (
         release.sha is not None and isinstance(error, IntegrityError) and not isinstance(error, PointerError)
     )
-    if hub or isinstance(error, (RemoteMissingError, AnswerError)):
+    if hub or is_outage(error):
         raise error
 
 

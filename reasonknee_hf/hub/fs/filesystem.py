@@ -16,9 +16,9 @@ from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.disk import Cache, CacheLike, chosen_cache
 from reasonknee_hf.hub.fs.readonly import Found, Info, MountedTree, ReadOnlyFileSystem, Span, slice_bounds
-from reasonknee_hf.hub.fs.treefile import TreeFile
+from reasonknee_hf.hub.fs.treefile import TreeFile, said
 from reasonknee_hf.hub.locks import ForkSafeLock
-from reasonknee_hf.hub.tree import CHUNK, Tree
+from reasonknee_hf.hub.tree import Tree, pieces
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
@@ -387,15 +387,13 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         if found.archive is None:
             yield from self.tree.stream(found.path, start, stop)
             return
-        content = memoryview(found.archive.read(found.member))[start:stop]
-        for position in range(0, len(content), CHUNK):
-            yield bytes(content[position : position + CHUNK])
+        yield from pieces(found.archive.read(found.member)[start:stop])
 
-    def _open(self, path: str, mode: str = "rb", size: int | None = None, **kwargs: Any) -> Any:
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         found = self._locate(path) if mode == "rb" else None
         if found is not None and found.archive is None:
-            return TreeFile(self, path, self.tree, found.path, size=size, **kwargs)
-        return super()._open(path, mode, **kwargs)
+            return TreeFile(self, path, self.tree, found.path, **said(options))
+        return super()._open(path, mode, **options)
 
 
 def _named_below(root: str, info: Info) -> Info:
