@@ -8,7 +8,7 @@ PYTEST_FLAGS ?=
 demo: .venv/installed
 	.venv/bin/reasonknee demo
 
-test: test-floor test-newest
+test: test-floor test-between test-newest
 
 # Everything, on the newest supported datasets.
 test-newest: .venv/installed-test
@@ -18,8 +18,8 @@ test-newest: .venv/installed-test
 test-floor: .venv-floor/installed
 	.venv-floor/bin/python -m pytest -m "floor and not slow" $(PYTEST_FLAGS)
 
-# What the floor tests of rows and streams do on the versions of datasets in between. The long way; CI runs 3.6 and the
-# newest in full, and of this the stream tests on 4.8 (make test-between).
+# The floor tests of rows and streams on the versions of datasets in between: the long way. CI runs 3.6 and the newest
+# in full, and the stream tests on 4.8.
 VERSIONS = 4.0.0 4.4.2 4.8.4 5.0.0
 
 test-versions: $(VERSIONS:%=test-version-%)
@@ -86,4 +86,4 @@ format: .venv/installed-test
 	touch $@
 
 clean:
-	rm -rf .venv .venv-floor .venv-train build dist *.egg-info
+	rm -rf .venv .venv-* build dist *.egg-info
