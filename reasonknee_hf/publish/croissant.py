@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from datasets import ClassLabel, Value
@@ -12,15 +11,11 @@ from datasets import ClassLabel, Value
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.release import Release
-from reasonknee_hf.publish.attribution import CREATORS, LICENCE_URL, PAPER_URL, SOURCE_URL, TITLE
-from reasonknee_hf.publish.card import local_place
-from reasonknee_hf.publish.config_facts import ConfigFacts
-from reasonknee_hf.publish.convert import Conversion
+from reasonknee_hf.publish.cardtext import CREATORS, LICENCE_URL, PAPER_URL, SOURCE_URL, TITLE
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion
 from reasonknee_hf.publish.schema import file_columns, is_volume
-from reasonknee_hf.publish.texts import text_of, write
+from reasonknee_hf.publish.stale import DESCRIPTION
 from reasonknee_hf.version import __version__
-
-FILE = "croissant.json"
 
 _CONTEXT: dict[str, Any] = {
     "@language": "en",
@@ -113,26 +108,20 @@ def release_croissant(release: Release) -> dict[str, Any]:
     return _dataset("3DReasonKnee", "Grounded reasoning about knee MRI", SOURCE_URL, distribution, records)
 
 
-def write_croissant(root: Path, conversion: Conversion) -> None:
-    """Describes a conversion in `croissant.json` of a folder."""
-    write(root / FILE, version_croissant(text_of(root / FILE), conversion, local_place(root)).encode())
-
-
-def version_croissant(old: str, conversion: Conversion, place: str, deleted: Sequence[str] = ()) -> str:
+def version_croissant(old: str, conversion: Conversion, place: str, deleted: Collection[str] = ()) -> str:
     """The description of a derived version as JSON text; configs that `old` describes, and others wrote, stay.
 
     Args:
         old: The description that is there; empty if there is none.
         conversion: What was written.
         place: Repository id, or folder: `./NAME`.
-        deleted: Configs whose descriptions are to go.
+        deleted: Configs whose descriptions are to go, because they do, or are written anew.
 
     Raises:
         PublishError: `old` is not JSON, or no description.
     """
     before = _read(old)
-    job = conversion.job
-    mine = {job.name, job.volumes_name, job.crops_name, *deleted}
+    mine = {*(config.name for config in conversion.configs), *deleted}
     sets = [one for one in before.get("distribution") or () if one.get("@id") != _REPOSITORY]
     sets = [one for one in sets if str(one.get("@id")).removesuffix("-files") not in mine]
     records = [one for one in before.get("recordSet") or () if one.get("@id") not in mine]
@@ -149,13 +138,16 @@ def version_croissant(old: str, conversion: Conversion, place: str, deleted: Seq
     # A folder has no address of its own: the description then points to where the data come from.
     local = place.startswith("./")
     url = SOURCE_URL if local else f"https://huggingface.co/datasets/{place}"
+    text = f"A version of {TITLE.partition(':')[0]}, derived by reasonknee_hf"
     told = _dataset(
         place.rpartition("/")[2],
-        f"A version of {TITLE.partition(':')[0]}, derived by reasonknee_hf {__version__}; its card states the changes",
+        f"{text} {__version__}; its card states the changes",
         url,
         [_repository("." if local else url, None), *sets],
         records,
     )
+    if before and not str(before.get("description")).startswith(text):  # what others say of the whole stays
+        told = before | {key: told[key] for key in ("distribution", "recordSet")}
     return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -163,14 +155,16 @@ def _read(old: str) -> dict[str, Any]:
     try:
         told = json.loads(old) if old else {}
     except ValueError as error:
-        raise PublishError(f"The {FILE} that is there is not JSON: {error}. Mend or remove it.") from None
+        raise PublishError(
+            f"The {DESCRIPTION} that is there is not JSON: {error}. Mend or remove it."
+        ) from None
     parts = (
         [told.get(key) or [] for key in ("distribution", "recordSet")] if isinstance(told, dict) else [None]
     )
     if not all(map(_is_list_of_objects, parts)):
         raise PublishError(
-            f"The {FILE} that is there is no object with lists of objects as distribution and recordSet. Mend or "
-            "remove it."
+            f"The {DESCRIPTION} that is there is no object with lists of objects as distribution and recordSet. Mend "
+            "or remove it."
         )
     return dict(told)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.description import KNEE
 from reasonknee_hf.knee.release import Release
+from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.schema import VOLUME_MODES
 from reasonknee_hf.publish.selection import Selection, whole_number
 from reasonknee_hf.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """Raised when files of the same options would come out with other bytes."""
 
 
@@ -73,6 +74,8 @@ class Derived:
             raise OptionError(
                 f"crop_margin={self.crop_margin} is not possible; give millimetres around the box, 0 or more."
             )
+        if self.crop_margin and not self.crops:
+            raise OptionError(f"crop_margin={self.crop_margin} without crops=True does nothing; give both.")
         object.__setattr__(self, "crop_margin", float(self.crop_margin))
 
     @property
@@ -146,6 +149,12 @@ class Job:
         return self.config != "scans"
 
     @property
+    def voxels(self) -> list[str]:
+        """Options by which voxels of the volumes are written: all, some, or drawn as pictures."""
+        told = [f"volumes={self.volumes!r}"] if self.volumes in ("embed", "files") else []
+        return told + [name for name in ("previews", "frames", "crops") if getattr(self.derived, name)]
+
+    @property
     def volumes_name(self) -> str:
         """Config of the volumes; the questions' own name where there are no questions."""
         return f"{self.name}_volumes" if self.questions else self.name
@@ -188,6 +197,48 @@ class Job:
         if part == "questions":  # they do not depend on how volumes are kept
             told["options"] = {k: v for k, v in told["options"].items() if k not in ("volumes", "masks")}
         return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tuple[Job, Release]:
+    """The job that some options describe, and its release, opened with a token."""
+    source = given.source
+    if source == "sample":
+        from reasonknee_hf.knee.sample import sample_folder
+
+        source = str(sample_folder())
+    endpoint, listed = given.endpoint, given.high_fidelity
+    spec = ReleaseSpec(
+        source,
+        given.revision,
+        (endpoint,) if isinstance(endpoint, str) else tuple(endpoint) if endpoint else None,
+        given.images,
+        listed if listed is None or isinstance(listed, str) else tuple(listed),
+    )
+    # What the options alone can be wrong about is said before anything is read.
+    selection = Selection(**{one.name: getattr(given, one.name) for one in fields(Selection)})
+    derived = Derived(given.previews, given.frames, given.crops, given.crop_margin)
+    limits = Limits(given.row_group_bytes, given.shard_bytes)
+    release = spec.open(token)
+    if given.config == "high_fidelity":  # a list may change under the same path; what it says is told instead
+        spec = replace(spec, high_fidelity=tuple(sorted(release.high_fidelity_ids)))
+    job = Job(
+        release=spec if release.sha is None else replace(spec, revision=release.sha),
+        origin=describe_origin(release, given.source),
+        sha=release.sha,
+        identity=release.identity,
+        config=given.config,
+        name=given.config if given.name is None else given.name,
+        out=out,
+        selection=selection,
+        volumes=given.volumes,
+        masks=given.masks,
+        annotations=given.annotations,
+        on_error=given.on_error,
+        derived=derived,
+        limits=limits,
+    )
+    job.share(release)
+    return job, release
 
 
 def describe_origin(release: Release, source: str | None) -> str:

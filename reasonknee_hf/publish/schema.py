@@ -29,8 +29,8 @@ def question_features(config: str, *, previews: bool = False, frames: bool = Fal
         name: kind for name, kind in row_features(config, masks=False).items() if name not in VOLUME_COLUMNS
     }
     features["bbox"] = [Value("int32")]
-    if previews:
-        features["preview"] = Image()
+    if previews:  # among the first columns, where the viewer shows it without scrolling
+        features = {"id": features.pop("id"), "preview": Image(), **features}
     if frames:
         features["frames"] = [Image()]
     return Features(features)

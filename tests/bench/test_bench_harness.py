@@ -17,7 +17,7 @@ pytest.importorskip("PIL", reason="frames are PIL pictures")
 from lm_eval.api.model import LM  # noqa: E402
 
 from reasonknee_hf.bench import score  # noqa: E402
-from reasonknee_hf.bench.harness import FOLDER, TASK, task_manager  # noqa: E402
+from reasonknee_hf.knee.harness import FOLDER, TASK, task_manager  # noqa: E402
 
 
 class RuleModel(LM):
@@ -107,7 +107,7 @@ def test_each_request_holds_frames_of_its_volume_and_one_placeholder_for_each(re
 
 def test_the_folder_for_the_command_line_is_printed():
     done = subprocess.run(
-        [sys.executable, "-m", "reasonknee_hf.bench.harness"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "reasonknee_hf.knee.harness"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(FOLDER)
     assert (FOLDER / f"{TASK}.yaml").is_file()

@@ -28,9 +28,9 @@ from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.knee.records import published_object
 from reasonknee_hf.publish import card as cards
 from reasonknee_hf.publish import viewer
-from reasonknee_hf.publish.attribution import CREATORS, attribution, require_attribution
-from reasonknee_hf.publish.config_facts import ConfigFacts, SplitFacts
-from reasonknee_hf.publish.convert import Conversion, convert
+from reasonknee_hf.publish.cardtext import CREATORS, attribution, require_attribution
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, SplitFacts
+from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.job import Job, ReleaseSpec
 from reasonknee_hf.publish.picture import grade_picture

@@ -10,7 +10,7 @@ import numpy as np
 
 from reasonknee_hf.bench.box_geometry import BoxConvention
 from reasonknee_hf.bench.inputs import Merged
-from reasonknee_hf.bench.scorer import default_scorer
+from reasonknee_hf.bench.scorer import scorer_of
 from reasonknee_hf.bench.scoring import judge
 
 IMAGE = "<image>"
@@ -144,7 +144,7 @@ class Share(float):
 
 def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
     """The scores of one document. What it has no reference for, and a box that nobody asked for, has none."""
-    scorer = default_scorer()
+    scorer = scorer_of()
     references = scorer.references([doc])
     merged = Merged({str(doc["id"]): results[0]})
     outcome = judge(scorer, references, merged, BoxConvention(), False, False, 0.25, scorer.spacing)
