@@ -551,7 +551,7 @@ def test_kappa_is_printed_with_its_interval():
 
 def test_the_room_of_scoring_knows_no_knee_until_it_is_asked():
     program = (
-        "import sys, reasonknee_hf.bench.harness.functions, reasonknee_hf.bench.setting_pairs\n"
+        "import sys, reasonknee_hf.bench.setting_pairs, reasonknee_hf.bench.comparison\n"
         "import reasonknee_hf.bench.plots, reasonknee_hf.bench.forest_plot, reasonknee_hf.bench.item\n"
         "knee = 'reasonknee_hf.knee.scoring', 'reasonknee_hf.knee.moaks'\n"
         "print([name for name in sys.modules if name.startswith(knee)])\n"
@@ -562,9 +562,9 @@ def test_the_room_of_scoring_knows_no_knee_until_it_is_asked():
 
 def test_another_benchmark_is_an_argument():
     from reasonknee_hf.bench.reading import Reading
-    from reasonknee_hf.bench.scorer import default_scorer
+    from reasonknee_hf.bench.scorer import scorer_of
 
-    class Other(type(default_scorer())):
+    class Other(type(scorer_of())):
         title, task_id, rules_version = "Other-Bench", "other", 7
 
         def read(self, answer, question, **options):
