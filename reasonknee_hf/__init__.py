@@ -22,6 +22,7 @@ from reasonknee_hf.version import __version__ as __version__
 if TYPE_CHECKING:
     from reasonknee_hf.dataset.loading import load_dataset as load_dataset
     from reasonknee_hf.dataset.register import register as register
+    from reasonknee_hf.dataset.states import merge_states as merge_states
     from reasonknee_hf.dataset.stream import report as report
     from reasonknee_hf.errors import ReasonKneeError as ReasonKneeError
     from reasonknee_hf.knee.description import open_release as open_release
@@ -40,6 +41,7 @@ _PUBLIC = {
     "VolumeFeature": "reasonknee_hf.volumes.feature",
     "convert": "reasonknee_hf.publish.convert",
     "load_dataset": "reasonknee_hf.dataset.loading",
+    "merge_states": "reasonknee_hf.dataset.states",
     "open_release": "reasonknee_hf.knee.description",
     "push": "reasonknee_hf.publish.push",
     "register": "reasonknee_hf.dataset.register",

@@ -112,6 +112,13 @@ class OfflineError(EndpointError, ConnectionError):
     """Offline mode is on and the bytes are not cached."""
 
 
+def is_outage(error: BaseException) -> bool:
+    """Whether an error tells of who was asked for a file, and nothing of the file: it may be there and right."""
+    return isinstance(error, EndpointError) and (
+        isinstance(error, AnswerError) or not isinstance(error, IntegrityError)
+    )
+
+
 # --- archives ----------------------------------------------------------------------------------------------------
 
 

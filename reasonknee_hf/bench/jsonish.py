@@ -70,6 +70,10 @@ class Found:
     repairs: tuple[str, ...] = ()
 
 
+def _sorted(repairs: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(repairs)) if repairs else ()
+
+
 def _fits(text: str) -> bool:
     """Whether what the parser of the standard library makes of `text` is small enough to be walked through."""
     return len(text) <= MAX_STEPS or sum(map(text.count, ",[{")) <= MAX_STEPS
@@ -86,7 +90,7 @@ def strict(text: str) -> Found | None:
     except (ValueError, RecursionError):
         return None
     start = len(text) - len(text.lstrip())
-    return Found(value, start, start + len(body), tuple(sorted(repairs)))
+    return Found(value, start, start + len(body), _sorted(repairs))
 
 
 def unclosed(text: str, start: int = 0) -> int | None:
@@ -166,7 +170,7 @@ class Search:
             try:
                 value, stop = json.JSONDecoder(object_pairs_hook=_pairs(repairs)).raw_decode(self.text, start)
                 if isinstance(value, dict | list | str):
-                    return Found(value, start, stop, tuple(sorted(repairs)))
+                    return Found(value, start, stop, _sorted(repairs))
             except (ValueError, RecursionError):
                 self._plain = False  # a failure takes the time of the whole text: once is enough
         self.position, self.repairs = start, set()
@@ -175,7 +179,7 @@ class Search:
         except NotJson:
             self._known.setdefault(start, None)
             return None
-        return Found(value, start, self.position, tuple(sorted(self.repairs)))
+        return Found(value, start, self.position, _sorted(self.repairs))
 
     def _step(self) -> None:
         self.steps += 1
@@ -212,7 +216,7 @@ class Search:
             self.position += 1
             pairs.append((key, self._value(level + 1)))
         built = dict(_pairs(self.repairs)(pairs))
-        self._known[start] = Found(built, start, self.position, tuple(sorted(self.repairs)))
+        self._known[start] = Found(built, start, self.position, _sorted(self.repairs))
         self.repairs |= outer
         return built
 

@@ -13,7 +13,12 @@ Balanced accuracy
 Weighted kappa
     Quadratic weights, for ordinal and 0/1 grades (where it is Cohen's kappa), never for codes without order
     (morphology, tear location). An answer without a valid grade counts as the grade farthest from the
-    truth, so that silence cannot raise the figure. Undefined (no variation at all) is `None`.
+    truth, so that silence cannot raise the figure. Undefined (no variation at all) is `None`. For a category or
+    a compartment: the mean over its attributes, each within it.
+
+AC1
+    Gwet's, with the same rule for silence, for all attributes: where a finding is rare, kappa is low however well
+    both sides agree, and AC1 is not.
 
 Intervals
     95 % percentile bootstrap over patients: each round draws as many patients as there are, with replacement,
@@ -152,25 +157,51 @@ def farthest(scheme: Scheme, kinds: Ints, truth: Ints, predicted: Ints) -> Ints:
     return np.where(predicted < 0, np.where(2 * truth >= high, 0, high), predicted)
 
 
-def kappas(
+def pair_tables(
     scheme: Scheme, patients: Ints, kinds: Ints, truth: Ints, predicted: Ints, bootstrap: Bootstrap
-) -> list[Floats | None]:
+) -> list[Floats]:
+    """For each attribute (1 + rounds, grades, grades): how often a grade is the truth and one is answered."""
+    shape = bootstrap.patients, int(scheme.pair_offsets[-1])
+    answered = farthest(scheme, kinds, truth, predicted)
+    cells = scheme.pair_offsets[kinds] + truth * scheme.widths[kinds] + answered
+    present = np.flatnonzero(np.bincount(cells, minlength=shape[1]))
+    # Most pairs never occur: resamples of them would be zeros, worked out at length.
+    codes = np.full(shape[1], -1)
+    codes[present] = np.arange(len(present))
+    totals = np.zeros((1 + len(bootstrap.weights), shape[1]))
+    totals[:, present] = bootstrap.totals(sums(patients, codes[cells], 1.0, (shape[0], len(present))))
+    return [
+        totals[:, start:stop].reshape(-1, width, width)
+        for start, stop, width in zip(
+            scheme.pair_offsets, scheme.pair_offsets[1:], scheme.widths, strict=False
+        )
+    ]
+
+
+def weighted_kappa(table: Floats) -> Floats:
+    """Quadratic weighted kappa of each of the tables (n, grades, grades); NaN where nothing varies."""
+    width = table.shape[1]
+    weights = (np.arange(width)[:, None] - np.arange(width)) ** 2 / max(width - 1, 1) ** 2
+    observed = (table * weights).sum(axis=(1, 2))
+    chance = np.einsum("bi,bj,ij->b", table.sum(axis=2), table.sum(axis=1), weights)
+    return 1 - ratio(observed * table.sum(axis=(1, 2)), chance)
+
+
+def ac1(table: Floats) -> Floats:
+    """Gwet's AC1 of each of the tables (n, grades, grades): agreement beyond chance that rare grades do not upset."""
+    width, total = table.shape[1], table.sum(axis=(1, 2))
+    observed = ratio(np.trace(table, axis1=1, axis2=2), total)
+    shares = ratio(table.sum(axis=1) + table.sum(axis=2), 2 * total[:, None] * np.ones(width))
+    chance = (shares * (1 - shares)).sum(axis=1) / max(width - 1, 1)
+    return ratio(observed - chance, 1 - chance)
+
+
+def kappas(scheme: Scheme, tables: list[Floats]) -> list[Floats | None]:
     """Quadratic weighted kappa of each attribute, (1 + rounds,); `None` for attributes without order."""
-    pair_offsets = scheme.pair_offsets
-    shape = bootstrap.patients, int(pair_offsets[-1])
-    cells = pair_offsets[kinds] + truth * scheme.widths[kinds] + farthest(scheme, kinds, truth, predicted)
-    totals = bootstrap.totals(sums(patients, cells, 1.0, shape))
-    found: list[Floats | None] = []
-    for kind, width in enumerate(scheme.widths):
-        if scheme.kinds[kind].kind == "nominal":
-            found.append(None)
-            continue
-        table = totals[:, pair_offsets[kind] : pair_offsets[kind + 1]].reshape(-1, width, width)
-        weights = (np.arange(width)[:, None] - np.arange(width)) ** 2 / max(width - 1, 1) ** 2
-        observed = (table * weights).sum(axis=(1, 2))
-        chance = np.einsum("bi,bj,ij->b", table.sum(axis=2), table.sum(axis=1), weights)
-        found.append(1 - ratio(observed * table.sum(axis=(1, 2)), chance))
-    return found
+    return [
+        None if kind.kind == "nominal" else weighted_kappa(table)
+        for kind, table in zip(scheme.kinds, tables, strict=True)
+    ]
 
 
 def correlations(

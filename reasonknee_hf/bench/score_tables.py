@@ -66,7 +66,15 @@ def all_tables(data: dict[str, Any], published: Scorer | None = None) -> list[Ta
     tables = [_overall(data), _paper(data, published), _categories(data), _stages(data)]
     if data["localisation"]["answers_hold_boxes"]:
         tables.append(_boxes(data))
-    tables += [_attributes(data), _ranges(data), _structures(data), _invalid(data), _answers(data)]
+    tables += [
+        _attributes(data),
+        _kappas(data),
+        _risk(data),
+        _ranges(data),
+        _structures(data),
+        _invalid(data),
+        _answers(data),
+    ]
     return [table for table in tables if table.rows]
 
 
@@ -220,7 +228,16 @@ def _boxes(data: dict[str, Any]) -> Table:
 
 
 def _attributes(data: dict[str, Any]) -> Table:
-    header = ["Attribute", "grades", "accuracy", "balanced", "chance", "kappa", "recall of 0, 1, 2, ..."]
+    header = [
+        "Attribute",
+        "grades",
+        "accuracy",
+        "balanced",
+        "chance",
+        "kappa",
+        "AC1",
+        "recall of 0, 1, 2, ...",
+    ]
     table = Table("By attribute", header)
     for name, row in data["attributes"]["table"].items():
         recall = " ".join("-" if value is None else f"{value:.2f}" for value in row["recall"])
@@ -234,10 +251,34 @@ def _attributes(data: dict[str, Any]) -> Table:
                 "no order"
                 if row["weighted_kappa"] is None
                 else number(row["weighted_kappa"], interval=True, digits=2),
+                number(row["ac1"], digits=2),
                 recall,
             ]
         )
-    table.notes = ["Kappa: quadratic weights. Recall: '-' where no reference has the grade."]
+    table.notes = [
+        "Kappa: quadratic weights; AC1: Gwet's, for rare findings. Recall: '-' where no reference has the grade."
+    ]
+    return table
+
+
+def _kappas(data: dict[str, Any]) -> Table:
+    table = Table("Weighted kappa, mean of the attributes", ["Group", "grades", "kappa"])
+    for group in ("category", "compartment"):
+        for name, figure in data["attributes"]["weighted_kappa"][group].items():
+            table.rows.append([name, str(figure["n"]), number(figure, interval=True, digits=2)])
+    return table
+
+
+def _risk(data: dict[str, Any]) -> Table:
+    risk = data["risk"]
+    table = Table(
+        "Risk by coverage (share of items not right among the surest)", ["", "area", *risk.get("risk", {})]
+    )
+    if risk:
+        table.rows.append(
+            [data["name"], *(f"{value:.3f}" for value in (risk["area"], *risk["risk"].values()))]
+        )
+        table.notes = [f"{risk['items']} items have a confidence; those without come last."]
     return table
 
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from reasonknee_hf.bench.inputs import Entry
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.bench.references import References
+from reasonknee_hf.dataset.contract import described, imported, known_names
+from reasonknee_hf.errors import OptionError
 
 
 class Scorer(Protocol):
@@ -41,8 +43,23 @@ class Scorer(Protocol):
         """A row of a prediction file that names its item in the benchmark's own way; `None` if it does not."""
 
 
-def default_scorer() -> Scorer:
-    """ReasonKnee-Bench."""
-    from reasonknee_hf.knee.scoring.knee_scorer import KNEE_SCORER
+def scorer_of(dataset: str | None = None) -> Scorer:
+    """The benchmark of a dataset, by its short name; of the first one that is known by default.
 
-    return KNEE_SCORER
+    Raises:
+        OptionError: There is no such dataset, or it has no benchmark.
+    """
+    scorer: Scorer = imported(_place(dataset))
+    return scorer
+
+
+def offered_by(dataset: str | None, name: str) -> Any:
+    """What the module of a dataset's benchmark offers under a name, beside its scorer."""
+    return imported(f"{_place(dataset).partition(':')[0]}:{name}")
+
+
+def _place(dataset: str | None) -> str:
+    found = described(dataset or known_names()[0])
+    if found.scorer is None:
+        raise OptionError(f"{found.title} has no benchmark.")
+    return found.scorer

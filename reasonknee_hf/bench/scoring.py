@@ -29,7 +29,7 @@ from reasonknee_hf.bench.priors import Priors
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.bench.references import References
 from reasonknee_hf.bench.score_report import Report
-from reasonknee_hf.bench.scorer import Scorer, default_scorer
+from reasonknee_hf.bench.scorer import Scorer, scorer_of
 from reasonknee_hf.bench.summary import summarise
 from reasonknee_hf.errors import OptionError
 
@@ -85,7 +85,7 @@ def score(
     """
     if not 0 < iou_threshold <= 1:
         raise OptionError(f"iou_threshold= is above 0 and at most 1, not {iou_threshold!r}.")
-    scorer = scorer or default_scorer()
+    scorer = scorer or scorer_of()
     spacing = scorer.spacing if spacing is None else spacing
     check_sizes("spacing=", spacing)
     for option, value in (("rounds", rounds), ("seed", seed)):

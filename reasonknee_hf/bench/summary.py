@@ -11,6 +11,7 @@ from reasonknee_hf.bench import metrics
 from reasonknee_hf.bench.metrics import Bootstrap, Floats, Ints, grouped, micro_macro
 from reasonknee_hf.bench.outcome import STAGES, Outcome
 from reasonknee_hf.bench.references import References, Scheme
+from reasonknee_hf.bench.selective import risk_by_coverage
 
 if TYPE_CHECKING:
     from reasonknee_hf.bench.priors import Priors
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 HIT_RATES = (0.1, 0.25, 0.5)
 FEWEST_PATIENTS = 20
 """Fewer clusters than that make bootstrap intervals too narrow to be taken at their word."""
+NOTHING: dict[str, Any] = {"value": None, "ci": None, "n": 0}
 GROUPS = ("category", "paper", "structure")
 
 
@@ -68,6 +70,7 @@ def summarise(outcome: Outcome, priors: Priors | None, bootstrap: Bootstrap) -> 
         "attributes": _attributes(outcome, bootstrap),
         "grade_ranges": _grade_ranges(outcome, priors, bootstrap),
         "localisation": _localisation(outcome, bootstrap),
+        "risk": risk_by_coverage(outcome),
         "stages": _stages(outcome),
         "caveats": _caveats(references),
         "warnings": outcome.warnings + _remarks(outcome, priors),
@@ -155,7 +158,8 @@ def _attributes(outcome: Outcome, bootstrap: Bootstrap) -> dict[str, Any]:
     names = [kind.name for kind in scheme.kinds]
     accuracy, _, _ = grouped(patients, kinds, names, predicted == truth, bootstrap)
     hits, counts = metrics.grade_counts(scheme, patients, kinds, truth, predicted, bootstrap)
-    kappas = metrics.kappas(scheme, patients, kinds, truth, predicted, bootstrap)
+    tables = metrics.pair_tables(scheme, patients, kinds, truth, predicted, bootstrap)
+    kappas = metrics.kappas(scheme, tables)
     table: dict[str, Any] = {}
     balanced: dict[str, list[Floats]] = {}
     for code, kind in enumerate(scheme.kinds):
@@ -174,6 +178,7 @@ def _attributes(outcome: Outcome, bootstrap: Bootstrap) -> dict[str, Any]:
             "chance": 1 / occurring,
             "recall": [None if np.isnan(value) else float(value) for value in recall[0]],
             "weighted_kappa": None if kappa is None else metrics.estimate(kappa, accuracy[kind.name]["n"]),
+            "ac1": metrics.estimate(metrics.ac1(tables[code]), accuracy[kind.name]["n"]),
             "truth_counts": _counts(scheme, kinds, truth, code),
             "confusion": metrics.confusion(scheme, kinds, truth, predicted, code).tolist(),
         }
@@ -186,6 +191,7 @@ def _attributes(outcome: Outcome, bootstrap: Bootstrap) -> dict[str, Any]:
     )
     return {
         "table": table,
+        "weighted_kappa": _kappas_by_group(outcome, kappas, bootstrap),
         "balanced_accuracy": {
             "macro": metrics.estimate(overall, count),
             "category": {
@@ -196,6 +202,38 @@ def _attributes(outcome: Outcome, bootstrap: Bootstrap) -> dict[str, Any]:
             },
         },
     }
+
+
+def _kappas_by_group(
+    outcome: Outcome, kappas: list[Floats | None], bootstrap: Bootstrap
+) -> dict[str, dict[str, Any]]:
+    """Mean weighted kappa over the attributes of a category, and of a compartment within it."""
+    references, scheme = outcome.references, outcome.references.scheme
+
+    def mean(found: list[Floats | None], count: int) -> dict[str, Any]:
+        known = [kappa for kappa in found if kappa is not None]
+        return metrics.estimate(metrics.mean_of_known(np.stack(known, axis=1)), count) if known else NOTHING
+
+    sections: dict[str, dict[str, Any]] = {"category": {}, "compartment": {}}
+    for name in scheme.categories:
+        of_category = [
+            kappa for kind, kappa in zip(scheme.kinds, kappas, strict=True) if kind.category == name
+        ]
+        count = _count_of(scheme, references.grade_kind, name)
+        if count:
+            sections["category"][name] = mean(of_category, count)
+    codes, names = references.item_codes("compartment")
+    codes = codes[references.grade_item]
+    patients = references.patients[references.grade_item]
+    kinds, truth, predicted = references.grade_kind, references.truth, outcome.predicted
+    for code, name in enumerate(names):
+        chosen = codes == code
+        if chosen.any():
+            tables = metrics.pair_tables(
+                scheme, patients[chosen], kinds[chosen], truth[chosen], predicted[chosen], bootstrap
+            )
+            sections["compartment"][name] = mean(metrics.kappas(scheme, tables), int(chosen.sum()))
+    return sections
 
 
 def _grade_ranges(outcome: Outcome, priors: Priors | None, bootstrap: Bootstrap) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from reasonknee_hf.dataset.contract import Description, Release
 from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.dataset.joining import RowOptions
 from reasonknee_hf.dataset.prepared import PreparedInfo
+from reasonknee_hf.dataset.selection import Selection
 from reasonknee_hf.dataset.split_rows import Quintuples
 from reasonknee_hf.dataset.stream import RowStream, row_stream
 from reasonknee_hf.errors import OptionError
@@ -58,6 +59,8 @@ class RowsConfig(datasets.BuilderConfig):
             stream. Streaming only.
         prefetch: `False` switches off the background thread that loads the volumes of the next scan, once rows touch
             theirs. Streaming only.
+        questions, category, structure, patients, scans, visits, fraction, fraction_seed: Rows of a choice of scans and
+            questions, found in the row index and read alone: see [`~reasonknee_hf.dataset.selection.Selection`].
         identity: Set by the builder: what the source was resolved to. It keeps caches of different commits apart.
     """
 
@@ -75,10 +78,23 @@ class RowsConfig(datasets.BuilderConfig):
     balance: str | None = None
     start: int | None = None
     prefetch: bool | None = None
+    questions: int | Sequence[int] | None = None
+    category: str | Sequence[str] | None = None
+    structure: str | Sequence[str] | None = None
+    patients: str | Sequence[str] | None = None
+    scans: str | Sequence[str] | None = None
+    visits: str | Sequence[str] | None = None
+    fraction: float | None = None
+    fraction_seed: int | None = None
     identity: str | None = None
 
 
 _BASE_FIELDS = {field.name for field in fields(datasets.BuilderConfig)}
+# Options that choose rows, and what they are called where there are many values.
+_SELECTION = {field.name: field.name for field in fields(Selection)} | {
+    "categories": "category",
+    "structures": "structure",
+}
 # Where bytes are kept says nothing of what rows are: these are no part of the config, which names a folder.
 _OF_CACHE = ("cache", "cache_size")
 _BUILDER_PARAMETERS = set(inspect.signature(datasets.DatasetBuilder.__init__).parameters)
@@ -142,10 +158,18 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
                 "equal_steps= counts rows before on_error='skip' leaves some out, so that ranks would wait for"
                 " each other. Pass on_error='null', which keeps every row."
             )
+        if not config.asks and any(option in options for option in ("questions", "category", "structure")):
+            raise OptionError(
+                f"the config {name} has no questions: choose patients, scans, visits or a fraction."
+            )
+        chosen = Selection(**{name: options.get(option) for name, option in _SELECTION.items()})
+        chosen.question_ids(self.dataset)  # refuses what is none of its questions
         release = self.dataset.open(
             token=kwargs.get("token"),
             **{name: options[name] for name in (*self.dataset.open_options, *_OF_CACHE) if name in options},
         )
+        chosen.check_scans(release)
+        self._selection = chosen if chosen.describe() else None
         for option in _OF_CACHE:
             kwargs.pop(option, None)
         self._release: Release | None = release
@@ -178,12 +202,15 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         if config.chosen is not None:
             chosen = config.chosen(release)
             splits = tuple(s for s in splits if any(scan.scan_id in chosen for scan in release.scans(s)))
+        if (selection := self._selection) is not None:
+            splits = tuple(s for s in splits if any(map(selection.keeps_scan, release.scans(s))))
         return splits
 
     def rows(self, split: str) -> Quintuples:
         """The rows of a split."""
-        names = (field.name for field in fields(RowOptions) if field.name != "config")
-        options = RowOptions(self.config.name, **{name: getattr(self.config, name) for name in names})
+        names = (field.name for field in fields(RowOptions) if field.name not in ("config", "selection"))
+        given = {name: getattr(self.config, name) for name in names}
+        options = RowOptions(self.config.name, **given, selection=self._selection)
         # What a prepared dataset met is found by its folder, by any process and at any time.
         faults = {"faults": FaultLog(f"{self._prepared_in}/{split}")} if self._prepared_in else {}
         return Quintuples(
@@ -200,25 +227,26 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         return generators
 
     def _generate_examples(self, rows: Quintuples, shards: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        for _, key, row in rows.read(shards):
+        for _, _, key, row in rows.read(shards):
             yield key, row
 
     def _as_streaming_dataset_single(self, split_generator: datasets.SplitGenerator) -> RowStream:
         rows: Quintuples = split_generator.gen_kwargs["rows"]
         start = self.config.start or 0
         if start:
-            rows.place_of(start)  # refuses early what is no row
+            rows.places_of(start, rows.shards())  # refuses early what is no row
         return row_stream(rows, start, self.info)
 
     def as_streaming_dataset(self, split: Any = None, base_path: str | None = None) -> Any:
         self._check_split(split)
-        counts = {name: self.rows(name).num_rows for name in self.split_names()}
-        if None not in counts.values():
-            infos = {
-                n: datasets.SplitInfo(n, num_examples=c, dataset_name=self.dataset_name)
-                for n, c in counts.items()
-            }
-            self.info.splits = datasets.splits.SplitDict(infos)
+        known = {
+            name: datasets.SplitInfo(
+                name, num_examples=count - (self.config.start or 0), dataset_name=self.dataset_name
+            )
+            for name in self.split_names()
+            if (count := self.rows(name).num_rows()) is not None
+        }
+        self.info.splits = datasets.splits.SplitDict(known) if known else None
         return super().as_streaming_dataset(split=split, base_path=base_path)
 
     def download_and_prepare(self, *args: Any, **kwargs: Any) -> None:

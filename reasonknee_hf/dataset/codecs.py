@@ -72,7 +72,7 @@ def _is_plain(feature: Any) -> bool:
     """Whether stored values of `feature` need no decoding."""
     if isinstance(feature, dict):
         return all(_is_plain(part) for part in feature.values())
-    inner = _item(feature)
+    inner = item_type(feature)
     return _is_plain(inner) if inner is not None else isinstance(feature, (Value, ClassLabel))
 
 
@@ -100,9 +100,9 @@ def _check(feature: Any) -> Callable[[Any], bool]:
                 )
             )
         )
-    inner = _item(feature)
-    if (item_type := _python_type(inner)) is not None:
-        only = {item_type}
+    inner = item_type(feature)
+    if (python_type := _python_type(inner)) is not None:
+        only = {python_type}
         return lambda value: value is None or (type(value) is list and only.issuperset(map(type, value)))
     if inner is not None:
         is_stored_item = _check(inner)
@@ -115,7 +115,7 @@ def _python_type(feature: Any) -> type | None:
     return _PYTHON_TYPES.get(feature.dtype) if isinstance(feature, Value) else None
 
 
-def _item(feature: Any) -> Any:
+def item_type(feature: Any) -> Any:
     """Type of the items of a list; `None` for what is no list."""
     if isinstance(feature, list):
         return feature[0]

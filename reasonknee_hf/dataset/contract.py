@@ -155,6 +155,7 @@ class Description:
         weights: The weight of each row of an annotation file where rare answers come more often.
         annotations: The kinds of published arrays of records; the first one is the default.
         open_options: The options of `load_dataset` that `open` takes, but for the token.
+        scorer: `"module:attribute"` of its benchmark; see `bench.scorer`.
         lessons: `"module:attribute"` of what the dataset says to training; see `train.lessons`.
         checks: `"module:function"` that looks for defects of a release, for `verify`.
         builder: `"module:class"` of its builder, the first builder class of that module.
@@ -177,6 +178,7 @@ class Description:
     question_of: Callable[[str], int | None]
     builder: str
     weights: Callable[[Any, str, RowIndex], npt.NDArray[np.float64]] | None = None
+    scorer: str | None = None
     lessons: str | None = None
     checks: str | None = None
     annotations: tuple[str, ...] = ("all",)

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from reasonknee_hf.dataset.contract import Problem, Release, Scan
 from reasonknee_hf.dataset.faults import Fault, FaultLog
 from reasonknee_hf.dataset.json_record import RawRecord
+from reasonknee_hf.dataset.selection import Selection
 from reasonknee_hf.errors import (
-    AnswerError,
     ArchiveError,
     FileMissingError,
     IntegrityError,
     PointerError,
     RecordError,
-    RemoteMissingError,
     VolumeDataError,
     VolumeFormatError,
+    is_outage,
 )
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -36,7 +36,7 @@ def insist_on_broken(error: Exception, release: Release) -> None:
     hub = (
         release.sha is not None and isinstance(error, IntegrityError) and not isinstance(error, PointerError)
     )
-    if hub or isinstance(error, (RemoteMissingError, AnswerError)):
+    if hub or is_outage(error):
         raise error
 
 
@@ -53,11 +53,12 @@ class RowOptions:
     num_shards: int | None = None
     equal_steps: str | None = None
     balance: str | None = None
+    selection: Selection | None = None
 
     @property
     def is_published_order(self) -> bool:
-        """Whether rows come as they stand in the file, so that no index is needed."""
-        return self.shuffle is None and self.equal_steps is None
+        """Whether all rows come as they stand in the file, so that no index is needed."""
+        return self.shuffle is None and self.equal_steps is None and self.selection is None
 
 
 class _Joined(NamedTuple):
@@ -110,11 +111,18 @@ class Joiner:
         return Joiner, (self.release, self.split, self.options, self.faults)
 
     def is_chosen(self, image: object) -> bool:
-        """Whether the config has the rows of the volume that a record names."""
-        if self._config.chosen is None:
+        """Whether the config and the selection have rows of the volume that a record names."""
+        selection = self.options.selection
+        if self._config.chosen is None and not (selection and selection.restricts_scans):
             return True
         scan = self.release.scan_of(image, self.split)
-        return scan is not None and scan.scan_id in self._chosen
+        return scan is not None and self.keeps_scan(scan)
+
+    def keeps_scan(self, scan: Scan) -> bool:
+        """Whether the config and the selection have a scan."""
+        if self._config.chosen is not None and scan.scan_id not in self._chosen:
+            return False
+        return self.options.selection is None or self.options.selection.keeps_scan(scan)
 
     @cached_property
     def _chosen(self) -> Collection[str]:

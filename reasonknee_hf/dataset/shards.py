@@ -33,8 +33,9 @@ _FIRST_AFTER_SEEK = 256 * 1024
 
 
 def shard_count(scans: int) -> int:
-    """How many shards a split of so many scans has: 24 to 192."""
-    return next((count for count in _COUNTS if count * _SCANS_PER_SHARD <= scans), _COUNTS[-1])
+    """How many shards a split of so many scans has: 24 to 192, but no more than scans."""
+    fitting = (count for count in _COUNTS if count * _SCANS_PER_SHARD <= scans)
+    return next(fitting, max(1, min(_COUNTS[-1], scans)))
 
 
 def share(size: int, index: int, count: int) -> tuple[int, int]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import accumulate, starmap
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,48 +25,58 @@ from reasonknee_hf.errors import OptionError
 
 logger = logging.getLogger(__name__)
 
+# Rows that are read together where no window of the shuffle says how many scans are.
+_ROWS_AT_ONCE = 256
+
 
 class Place(NamedTuple):
-    """Where an iteration stands.
+    """How far one shard has been read.
 
     Attributes:
-        shard: Number of the shard, among those that are iterated over.
-        row: How many of its records have been passed.
+        row: How many of its rows have been passed; -1 when it is done.
         offset: In published order, the byte behind the last of them; 0 before the first.
         image: The volume that the last of them names.
     """
 
-    shard: int = 0
     row: int = 0
     offset: int = 0
     image: str | None = None
 
 
-class Passed:
-    """Where an iteration stands behind a row it gave; copied or pickled, it is the dict of the [`Place`].
+DONE = Place(-1)
 
-    The place is worked out then: where a record ends takes a closer look at the file, and few of the places are
-    ever asked for.
+
+class Passed:
+    """Where a shard stands behind a row it gave.
+
+    The place is worked out when it is asked for: where a record ends takes a closer look at the file.
     """
 
-    __slots__ = ("record", "row", "shard")
+    __slots__ = ("record", "row")
 
-    def __init__(self, shard: int, row: int, record: RawRecord | None = None) -> None:
-        self.shard = shard
+    def __init__(self, row: int, record: RawRecord | None = None) -> None:
         self.row = row
         self.record = record  # the last one, in published order
 
     def place(self) -> Place:
         """The place itself."""
         if self.record is None:
-            return Place(self.shard, self.row)
-        return Place(self.shard, self.row, self.record.end, self.record.value.get("image"))
+            return Place(self.row)
+        return Place(self.row, self.record.end, self.record.value.get("image"))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
-        return self.place()._asdict()
 
-    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
-        return dict, (self.place()._asdict(),)
+class _Part(NamedTuple):
+    """What a shard is made of, where rows are found in the index.
+
+    Attributes:
+        images: Numbers of its images, in order.
+        skip: How many rows of the first one belong to the shard before.
+        rows: How many rows it has.
+    """
+
+    images: npt.NDArray[np.int64]
+    skip: int
+    rows: int
 
 
 @dataclass
@@ -90,7 +99,8 @@ class Quintuples:
     joiner: Joiner = field(init=False)
 
     def __post_init__(self) -> None:
-        self._order: tuple[int | None, npt.NDArray[np.int64]] = (None, np.zeros(0, np.int64))
+        self._orders: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+        self._told = False
         self.joiner = Joiner(self.release, self.split, self.options, self.faults)
 
     def __reduce__(self) -> tuple[type[Quintuples], tuple[Any, ...]]:
@@ -116,205 +126,227 @@ class Quintuples:
         """The row index, if this machine has it."""
         return known_index(self.release, self.path)
 
-    @property
-    def num_rows(self) -> int | None:
-        """How many records the split has for this config, if that is known without reading them."""
-        if not self._config.asks:
-            return len(self.release.scans(self.split))
-        if self.known_index is None:
+    @cached_property
+    def scans(self) -> list[Any]:
+        """The scans that the table lists and the config and the selection keep."""
+        return [scan for scan in self.release.scans(self.split) if self.joiner.keeps_scan(scan)]
+
+    def num_rows(self, shards: Sequence[str] | None = None, epoch: int = 0) -> int | None:
+        """How many rows some shards give, by default all, if that is known without reading records or volumes."""
+        if self.options.on_error == "skip" or (self._config.asks and self.known_index is None):
             return None
-        return int(self._rows_per_image[self._chosen_images[0]].sum())
+        return sum(self.rows_in(self.shards() if shards is None else shards, epoch))
 
     def shards(self) -> list[str]:
         """`"0/24"`, `"1/24"`, …: what workers and ranks divide among themselves."""
-        scans = self.release.scans(self.split)
-        if self._config.chosen is not None:
-            chosen = self._config.chosen(self.release)
-            scans = [scan for scan in scans if scan.scan_id in chosen]
-        count = self.options.num_shards or shard_count(len(scans))
+        count = self.options.num_shards or shard_count(len(self.scans))
         return [f"{number}/{count}" for number in range(count)]
 
     def read(
-        self, shards: Sequence[str], epoch: int = 0, place: Place | None = None
-    ) -> Iterator[tuple[Passed, str, dict[str, Any]]]:
-        """Rows from a place on, each with its key and where the iteration then stands.
+        self, shards: Sequence[str], epoch: int = 0, places: Mapping[str, Place] | None = None
+    ) -> Iterator[tuple[str, Passed, str, dict[str, Any]]]:
+        """Rows from some places on: the shard of each, where that stands behind the row, the row's key, and the row.
 
         Args:
-            shards: Some of the names that [`Quintuples.shards`] gives, in any order.
+            shards: Some of `"0/n"` … `"n-1/n"`, in order, for any `n`.
             epoch: Any number that tells this epoch's shuffle from others.
-            place: Where to begin; what an earlier iteration over the same shards gave.
+            places: How far shards have been read; those that are not named have not.
 
         Raises:
             RecordError: With `on_error="raise"`, a record that does not fit; names row, file and offset.
             AnnotationError: The file is not the JSON it should be, whatever `on_error` says.
         """
-        place = place or Place()
-        numbers = [_numbers(shard) for shard in shards]
+        places = places or {}
+        left = [shard for shard in shards if places.get(shard) != DONE]
         if not self._config.asks:
-            yield from self._scans(epoch, numbers, place)
+            yield from self._scans(epoch, left, places)
         else:
             read = self._in_order if self.options.is_published_order else partial(self._indexed, epoch)
-            for behind, record in read(numbers, place):
+            for shard, behind, record in read(left, places):
                 row = self.joiner.row(record)
                 if row is not None:
-                    yield behind, f"{behind.shard}_{behind.row}", row
+                    yield shard, behind, f"{shard}_{behind.row}", row
         if self.options.on_error != "raise" and (report := self.faults.report()):
             logger.warning("%s of %s: %s", self.split, self.release.tree.name, report)
 
-    def place_of(self, start: int, shards: Sequence[str] | None = None, epoch: int = 0) -> Place:
-        """The place of row number `start`, found in the row index.
+    def places_of(self, start: int, shards: Sequence[str], epoch: int = 0) -> dict[str, Place]:
+        """How far shards have been read when row number `start` of them comes next, found in the row index.
 
         Args:
             start: Counts from 0 in the order in which rows come.
-            shards: All that [`Quintuples.shards`] gives, in the order in which they are read; by default, in that one.
+            shards: All of the split, in the order in which they are read.
             epoch: Tells this epoch's shuffle from others.
 
         Raises:
             OptionError: The split has fewer rows.
         """
-        numbers = [_numbers(shard) for shard in shards or self.shards()]
-        if self.options.is_published_order and self._config.asks:
-            return self._published_place(start, [number for number, _ in numbers])
-        rows = self.rows_per_shard(epoch)
-        return Place(*self._shard_and_row(start, [rows[number] for number, _ in numbers]))
+        rows, places, passed = self.rows_in(shards, epoch), {}, start
+        for shard, number in zip(shards, rows, strict=True):
+            if passed < number:
+                break
+            places[shard], passed = DONE, passed - number
+        else:
+            raise OptionError(f"start={start} is not a row of {self.split}, which has {sum(rows):,} rows.")
+        if passed:
+            places[shard] = Place(passed)
+            if self.options.is_published_order and self._config.asks:
+                chosen, owners = self._published_owners(_numbers(shard)[1])
+                last = int(chosen[np.searchsorted(owners, _numbers(shard)[0]) + passed - 1])
+                image = self.index.images[self.index.image_numbers[last]]
+                places[shard] = Place(passed, self.index.span(last)[1], image)
+        return places
 
-    def _published_place(self, start: int, shards: Sequence[int]) -> Place:
-        numbers, offsets = self.index.image_numbers, self.index.offsets
-        chosen = np.flatnonzero(
-            np.isin(numbers, self._chosen_images[0])
-        )  # rows of the config, as in the file
-        # A row belongs to the shard in which the records of its scan begin that lie together with its own.
-        runs = np.flatnonzero(np.diff(numbers, prepend=-1))
-        heads = offsets[runs[np.searchsorted(runs, chosen, side="right") - 1]]
-        borders = [share(self.index.size, *_numbers(shard))[1] for shard in self.shards()]
-        owners = np.searchsorted(borders, heads, side="right")
-        rows = np.bincount(owners, minlength=len(borders))
-        shard, passed = self._shard_and_row(start, rows[shards].tolist())
-        if not passed:
-            return Place(shard)
-        last = int(chosen[np.searchsorted(owners, shards[shard]) + passed - 1])
-        return Place(shard, passed, self.index.span(last)[1], self.index.images[numbers[last]])
-
-    def _shard_and_row(self, start: int, rows: Sequence[int]) -> tuple[int, int]:
-        """The shard that row number `start` lies in, and how many rows of that shard come before it."""
-        ends = [0, *accumulate(rows)]
-        if not 0 <= start < ends[-1]:
-            raise OptionError(f"start={start} is not a row of {self.split}, which has {ends[-1]:,} rows.")
-        shard = bisect_right(ends, start) - 1
-        return shard, start - ends[shard]
-
-    def rows_per_shard(self, epoch: int = 0) -> list[int]:
-        """How many rows each shard of the split gives."""
-        rows = self._held_by_shards(epoch)
-        if self.options.equal_steps is None:
-            return rows
-        target = max(rows) if self.options.equal_steps == "pad" else min(rows)
-        if not min(rows):
-            raise OptionError(
-                f"equal_steps={self.options.equal_steps!r} is not possible: {rows.count(0)} of the {len(rows)} shards "
-                f"of {self.split} have no rows. Pass num_shards= with a number that ranks times workers divide and "
-                "that is not larger than the number of scans."
-            )
-        return [target] * len(rows)
-
-    def _held_by_shards(self, epoch: int) -> list[int]:
-        """How many rows each shard of the split has, before steps are made equal."""
-        shards = [_numbers(shard) for shard in self.shards()]
+    def rows_in(self, shards: Sequence[str], epoch: int = 0) -> list[int]:
+        """How many rows each of some shards gives, before `on_error` leaves any out."""
+        if not shards:
+            return []
+        if self.options.equal_steps is not None:
+            return [self._equal_rows(_numbers(shards[0])[1])] * len(shards)
         if not self._config.asks:
-            return [
-                high - low for low, high in (share(len(self.release.scans(self.split)), *s) for s in shards)
-            ]
-        return [int(self._rows_per_image[self._images_of(*shard, epoch)].sum()) for shard in shards]
+            return [high - low for low, high in (share(len(self.scans), *_numbers(s)) for s in shards)]
+        if not self.options.is_published_order:
+            return [self._part(shard, epoch).rows for shard in shards]
+        count = _numbers(shards[0])[1]
+        rows = np.bincount(self._published_owners(count)[1], minlength=count)
+        return [int(rows[_numbers(shard)[0]]) for shard in shards]
+
+    def _equal_rows(self, count: int) -> int:
+        """How many rows each of `count` shards gives."""
+        rows = len(self.scans) if not self._config.asks else int(self._ends(0)[-1])
+        if rows < count:
+            raise OptionError(
+                f"equal_steps={self.options.equal_steps!r} is not possible: the {count} shards of {self.split} have"
+                f" {rows} rows. Pass num_shards= with a number that ranks times workers divide and that is not"
+                " larger."
+            )
+        return -(-rows // count) if self.options.equal_steps == "pad" else rows // count
+
+    def _tell_equal_rows(self, shards: Sequence[str], epoch: int) -> None:
+        """Says what equal steps cost: once, in one of the workers and ranks."""
+        if self.options.equal_steps is None or self._told or epoch or not shards or _numbers(shards[0])[0]:
+            return
+        self._told, count = True, _numbers(shards[0])[1]
+        rows = len(self.scans) if not self._config.asks else int(self._ends(0)[-1])
+        change = count * self._equal_rows(count) - rows
+        what = f"{change:,} rows are repeated" if change > 0 else f"{-change:,} rows are dropped"
+        logger.warning("equal steps: %s of %s, which has %s rows", what, self.split, f"{rows:,}")
 
     # --- scans ---------------------------------------------------------------------------------------------------
 
     def _scans(
-        self, epoch: int, shards: Sequence[tuple[int, int]], place: Place
-    ) -> Iterator[tuple[Passed, str, dict[str, Any]]]:
-        scans = self.release.scans(self.split)
-        seed = self.options.shuffle
+        self, epoch: int, shards: Sequence[str], places: Mapping[str, Place]
+    ) -> Iterator[tuple[str, Passed, str, dict[str, Any]]]:
+        seed, scans = self.options.shuffle, self.scans
         order = range(len(scans)) if seed is None else permutation(len(scans), seed, epoch)
-        target = self._equal_rows(epoch) if self.options.equal_steps else None
-        for shard in range(place.shard, len(shards)):
-            low, high = share(len(scans), *shards[shard])
-            end = high - low if target is None else target
-            for passed in range(place.row if shard == place.shard else 0, end):
+        self._tell_equal_rows(shards, epoch)
+        for shard, end in zip(shards, self.rows_in(shards), strict=True):
+            low, high = share(len(scans), *_numbers(shard))
+            for passed in range(places.get(shard, Place()).row, end):
                 scan = scans[order[low + passed % (high - low)]]
                 row = self.joiner.scan_row(scan)
                 if row is not None:
-                    yield Passed(shard, passed + 1), scan.scan_id, row
+                    yield shard, Passed(passed + 1), f"{shard}_{passed}", row
 
     # --- published order -----------------------------------------------------------------------------------------
 
+    def _bytes(self, shard: str) -> tuple[int, int]:
+        """Where, in published order, the first records of a shard's scans begin.
+
+        Borders lie half a scan before those of equal shares, so that each of a few scans has a shard of its own.
+        """
+        size, (number, count) = self.release.tree.size(self.path), _numbers(shard)
+        half = size // (2 * max(1, len(self.release.scans(self.split))))
+        low, high = share(size, number, count)
+        return max(0, low - half), size if number + 1 == count else max(0, high - half)
+
     def _in_order(
-        self, shards: Sequence[tuple[int, int]], place: Place
-    ) -> Iterator[tuple[Passed, RawRecord]]:
+        self, shards: Sequence[str], places: Mapping[str, Place]
+    ) -> Iterator[tuple[str, Passed, RawRecord]]:
         """Records as they stand in the file. Shards that lie end to end there are read in one go."""
         size = self.release.tree.size(self.path)
-        ranges = [share(size, *shard) for shard in shards]
-        shard, passed = place.shard, place.row
-        resume = (place.offset, place.image) if place.offset else None
-        while shard < len(ranges):
-            beyond = shard + 1
-            while beyond < len(ranges) and ranges[beyond][0] == ranges[beyond - 1][1]:
-                beyond += 1
-            low, high = ranges[shard][0], ranges[beyond - 1][1]
+        for run in self._runs(shards, places):
+            ranges = [self._bytes(shard) for shard in run]
+            at, (passed, offset, image) = 0, places.get(run[0], Place())
+            resume = (offset, image) if offset else None
+            low, high = ranges[0][0], ranges[-1][1]
             whole = (low, high) == (0, size) and resume is None
-            index = (
-                IndexBuilder(self.release.dataset.question_of) if whole and self.known_index is None else None
-            )
+            build = whole and self.known_index is None
+            index = IndexBuilder(self.release.dataset.question_of) if build else None
             for head, record in read_records(self.release.tree, self.path, low, high, resume):
                 if index is not None:
                     index.add(record)
-                while head is not None and not head.begins_before(ranges[shard][1]):
-                    shard, passed = shard + 1, 0
-                image = record.value.get("image")
-                if self.joiner.is_chosen(image):
+                while head is not None and not head.begins_before(ranges[at][1]):
+                    at, passed = at + 1, 0
+                if self.joiner.is_chosen(record.value.get("image")):
                     passed += 1
-                    yield Passed(shard, passed, record), record
+                    yield run[at], Passed(passed, record), record
             if index is not None:
                 keep_index(self.release, self.path, index)
-            shard, passed, resume = beyond, 0, None
+
+    def _runs(self, shards: Sequence[str], places: Mapping[str, Place]) -> Iterator[list[str]]:
+        """Shards that lie end to end, only the first of which has been begun."""
+        run: list[str] = []
+        for shard in shards:
+            if run and (shard in places or self._bytes(run[-1])[1] != self._bytes(shard)[0]):
+                yield run
+                run = []
+            run.append(shard)
+        if run:
+            yield run
+
+    def _published_owners(self, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The rows of the config as they stand in the file, and which of `count` shards each belongs to."""
+        numbers, offsets = self.index.image_numbers, self.index.offsets
+        chosen = np.flatnonzero(np.isin(numbers, self._chosen_images))
+        # A row belongs to the shard in which the records of its scan begin that lie together with its own.
+        runs = np.flatnonzero(np.diff(numbers, prepend=-1))
+        heads = offsets[runs[np.searchsorted(runs, chosen, side="right") - 1]]
+        borders = [self._bytes(f"{number}/{count}")[1] for number in range(count)]
+        return chosen, np.searchsorted(borders, heads, side="right")
 
     # --- with the index ------------------------------------------------------------------------------------------
 
     def _indexed(
-        self, epoch: int, shards: Sequence[tuple[int, int]], place: Place
-    ) -> Iterator[tuple[Passed, RawRecord]]:
-        """Records in our shuffle, or an equal number of each shard, or both."""
-        target = self._equal_rows(epoch) if self.options.equal_steps else None
-        for shard in range(place.shard, len(shards)):
-            passed = place.row if shard == place.shard else 0
-            images = self._images_of(*shards[shard], epoch)
-            rows = int(self._rows_per_image[images].sum())
-            while passed < (rows if target is None else target):
-                for record in self._from(images, shards[shard][0], epoch, passed % rows):
+        self, epoch: int, shards: Sequence[str], places: Mapping[str, Place]
+    ) -> Iterator[tuple[str, Passed, RawRecord]]:
+        """Records in our shuffle, of a selection, or an equal number of each shard."""
+        self._tell_equal_rows(shards, epoch)
+        for shard, target in zip(shards, self.rows_in(shards, epoch), strict=True):
+            part, passed = self._part(shard, epoch), places.get(shard, Place()).row
+            while passed < target:
+                for record in self._from(part, _numbers(shard)[0], epoch, passed % part.rows):
                     passed += 1
-                    yield Passed(shard, passed), record
+                    yield shard, Passed(passed), record
                     if passed == target:
                         break
 
-    def _equal_rows(self, epoch: int) -> int:
-        """How many rows every shard gives; says what that costs."""
-        equal, all_rows = self.rows_per_shard(epoch), sum(self._held_by_shards(epoch))
-        change = sum(equal) - all_rows
-        what = f"{change:,} rows are repeated" if change > 0 else f"{-change:,} rows are dropped"
-        logger.warning("equal steps: %s of %s, which has %s rows", what, self.split, f"{all_rows:,}")
-        return equal[0]
+    def _part(self, shard: str, epoch: int) -> _Part:
+        """Whole scans; where steps are equal, an equal share of the rows, whatever scan that begins and ends in."""
+        number, count = _numbers(shard)
+        images, ends = self._order(epoch), self._ends(epoch)
+        if self.options.equal_steps is None:
+            first, last = share(len(images), number, count)
+            return _Part(images[first:last], 0, int(ends[last] - ends[first]))
+        low, high = share(int(ends[-1]), number, count)
+        first, last = int(np.searchsorted(ends, low, side="right")) - 1, int(np.searchsorted(ends, high))
+        return _Part(images[first:last], low - int(ends[first]), high - low)
 
-    def _from(
-        self, images: npt.NDArray[np.int64], shard: int, epoch: int, passed: int
-    ) -> Iterator[RawRecord]:
-        """Records of these images but for the first `passed`, a window of a few scans at a time."""
-        seed, window = self.options.shuffle, self.options.window
-        for start in range(0, len(images), window):
-            rows = [self.index.rows_of(int(image)) for image in images[start : start + window]]
+    def _from(self, part: _Part, shard: int, epoch: int, passed: int) -> Iterator[RawRecord]:
+        """Records of a part but for the first `passed`, a window of a few scans at a time."""
+        seed, left, skip = self.options.shuffle, part.rows, part.skip
+        window = (
+            self.options.window if seed is not None else _ROWS_AT_ONCE * len(part.images) // part.rows or 1
+        )
+        for start in range(0, len(part.images), window):
+            images = [int(image) for image in part.images[start : start + window]]
+            rows = [self._rows_of(image) for image in images]
             pairs = [
                 (scan, place)
-                for scan, (image, some) in enumerate(zip(images[start : start + window], rows, strict=True))
-                for place, times in enumerate(self._repeats(int(image), some, epoch))
+                for scan, image in enumerate(images)
+                for place, times in enumerate(self._repeats(image, rows[scan], epoch))
                 for _ in range(times)
-            ]
+            ][skip : skip + left]
+            left, skip = left - len(pairs), 0
             if passed >= len(pairs):
                 passed -= len(pairs)
                 continue
@@ -323,6 +355,17 @@ class Quintuples:
             record = scan_reader(self.release.tree, self.path, self.index, rows)
             yield from starmap(record, pairs[passed:])
             passed = 0
+
+    def _rows_of(self, image: int) -> npt.NDArray[np.int64]:
+        rows = self.index.rows_of(image)
+        return rows if self._selected is None else rows[self._selected[rows]]
+
+    @cached_property
+    def _selected(self) -> npt.NDArray[np.bool_] | None:
+        """Which rows of the index ask a chosen question; `None` where all are chosen."""
+        selection = self.options.selection
+        chosen = None if selection is None else selection.question_ids(self.release.dataset)
+        return None if chosen is None else np.isin(self.index.question_ids, sorted(chosen))
 
     @cached_property
     def _weights(self) -> npt.NDArray[np.float64] | None:
@@ -335,12 +378,14 @@ class Quintuples:
     @cached_property
     def _rows_per_image(self) -> npt.NDArray[np.int64]:
         """How many rows each image of the index gives, in any epoch."""
-        if self._weights is None:
+        if self._weights is not None:
+            images = range(len(self.index.images))
+            rows = [total(self._weights[self._rows_of(image)].tolist()) for image in images]
+            return np.array(rows, dtype=np.int64)
+        if self._selected is None:
             return self.index.counts
-        images = range(len(self.index.images))
-        return np.array(
-            [total(self._weights[self.index.rows_of(image)].tolist()) for image in images], dtype=np.int64
-        )
+        numbers = self.index.image_numbers[self._selected]
+        return np.bincount(numbers, minlength=len(self.index.images)).astype(np.int64)
 
     def _repeats(self, image: int, rows: npt.NDArray[np.int64], epoch: int) -> list[int]:
         """How often each record of an image comes."""
@@ -348,29 +393,29 @@ class Quintuples:
             return [1] * len(rows)
         return repeats(self._weights[rows].tolist(), self.options.shuffle or 0, epoch, image)
 
-    def _images_of(self, number: int, count: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Numbers, in the index, of the images of a shard, in the order of their rows."""
-        images, heads = self._chosen_images
-        if self.options.shuffle is not None:
-            low, high = share(len(images), number, count)
-            return images[self._permutation(epoch)[low:high]]
-        low, high = share(self.index.size, number, count)
-        return images[(heads >= low) & (heads < high)]
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The images of the config in the order of an epoch, made once for all shards."""
+        return self._ordered(epoch)[0]
 
-    def _permutation(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The order of the images in an epoch, made once for all shards."""
-        made_for, order = self._order
-        if made_for != epoch:
-            order = permutation(len(self._chosen_images[0]), self.options.shuffle or 0, epoch)
-            self._order = epoch, order
-        return order
+    def _ends(self, epoch: int) -> npt.NDArray[np.int64]:
+        """For each image in the order of an epoch how many rows those before it have, and then all."""
+        return self._ordered(epoch)[1]
+
+    def _ordered(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        if self._orders is None or self._orders[0] != epoch:
+            images, seed = self._chosen_images, self.options.shuffle
+            if seed is not None:
+                images = images[permutation(len(images), seed, epoch)]
+            ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._rows_per_image[images])])
+            self._orders = epoch, images, ends
+        return self._orders[1:]
 
     @cached_property
-    def _chosen_images(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Numbers of the images whose rows the config has, and where the first record of each begins."""
-        chosen = [n for n, image in enumerate(self.index.images) if self.joiner.is_chosen(image)]
-        images = np.array(chosen, dtype=np.int64)
-        return images, self.index.first_offsets[images]
+    def _chosen_images(self) -> npt.NDArray[np.int64]:
+        """Numbers of the images whose rows the config and the selection have, in the order of the file."""
+        names, rows = self.index.images, self._rows_per_image
+        chosen = [n for n, image in enumerate(names) if rows[n] and self.joiner.is_chosen(image)]
+        return np.array(chosen, dtype=np.int64)
 
 
 def _numbers(shard: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import mmap
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,10 +75,14 @@ def alone(path: Path, seconds: float = -1, mode: int = 0o777) -> Iterator[bool]:
             path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
             # The owner of a lock may be closed by another thread: a generator, for instance.
             lock = FileLock(path, timeout=seconds, mode=mode & 0o666, thread_local=False)
-            stack.enter_context(lock)
+            stack.enter_context(lock.acquire(poll_interval=0.01))
         except Timeout:
             free = False
-        except (OSError, NotImplementedError) as error:
+        except (
+            OSError,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:  # the last: this thread holds it already
             logger.info("going on without the lock %s: %s", path, error)
         yield free
 
@@ -213,11 +217,23 @@ class DiskCache:
             taken = sum(size for _, size, _ in found)
             taken -= prune(found, self.max_bytes * 9 // 10 - needed)
         # Before the entry itself: whoever is killed in between leaves a sum that is too large, which mends itself.
-        write_file(book, b"%d" % (taken + needed), mode=0o700)
+        with open(os.open(book, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:
+            file.write(b"%d" % (taken + needed))
 
     def alone(self, key: str, seconds: float = _LOCK_WAIT) -> contextlib.AbstractContextManager[bool]:
         """Lets one process at a time make the same entry; others wait, and then find it."""
         return alone(self.folder / ".locks" / self._place(key).name[:2], seconds, 0o700)
+
+    def once(self, key: str, make: Callable[[], bytes], seconds: float = _LOCK_WAIT) -> bytes:
+        """The bytes of `key`, made and kept if they are not here; processes that start together make them once."""
+        content = self.get(key)
+        if content is None:
+            with self.alone(key, seconds):
+                content = self.get(key)
+                if content is None:
+                    content = make()
+                    self.put(key, content)
+        return content
 
     def size(self) -> int:
         """Bytes that the entries take now."""

@@ -100,10 +100,9 @@ class ImageFolder:
             raise AmbiguousPathError(f"{scan.scan_id} may be any of {some} below {self.root}. {_ADVICE}")
         return next(iter(places.values()), None)
 
-    def place(self, scan: Scan) -> str:
-        """Where the scan's volume would lie in the layout of the release: what is opened if it is nowhere."""
-        root = self.tree.identity if self.tree else self.root
-        return f"{root.rstrip('/')}/{scan.image_filepath.lstrip('./')}"
+    def place(self, path: str) -> str:
+        """Where a path of the release would lie: what is opened if a volume is nowhere."""
+        return f"{(self.tree.identity if self.tree else self.root).rstrip('/')}/{path}"
 
     def check(self, scans: Iterable[Scan]) -> None:
         """Makes sure that it holds a volume of any of the scans.

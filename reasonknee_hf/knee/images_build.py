@@ -135,13 +135,13 @@ def _build(job: _Job) -> Outcome:
                 pieces = plain(chunks(url))
                 _, start = read_header(pieces)
                 note = _check_grid(KneeVolume(url, start, label=scan.scan_id), mask)
-                packed = b"".join(_packed(start, pieces))
+                packed = list(_packed(start, pieces))
     except (EndpointError, ExtraMissingError):
         raise
     except ReasonKneeError as error:
         return _outcome(scan, "refused", str(error))
     if not kept:
-        write_file(target, packed)
+        write_file(target, *packed)
     return _outcome(scan, "kept" if kept else "made", note)
 
 

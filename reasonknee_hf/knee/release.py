@@ -220,12 +220,9 @@ class Release:
 
     def image_url(self, scan: Scan) -> str:
         """URL of the scan's volume; where it would lie if it is nowhere, so that opening it says what is missing."""
-        found = self.find_image(scan)
-        if found is not None:
-            return found
-        if self.image_folder is not None:
-            return self.image_folder.place(scan)
-        return self.fs.unstrip_protocol(layout.from_root(scan.image_filepath))
+        path = layout.from_root(scan.image_filepath)
+        place = self.fs.unstrip_protocol(path) if self.image_folder is None else self.image_folder.place(path)
+        return self.find_image(scan) or place
 
     @cached_property
     def mask_archive(self) -> str | None:

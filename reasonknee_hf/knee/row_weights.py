@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.dataset.index import RowIndex
-from reasonknee_hf.dataset.indexing import keep, kept_beside
+from reasonknee_hf.dataset.indexing import kept_beside
 from reasonknee_hf.dataset.json_array import iter_records
 from reasonknee_hf.knee.grade_counts import count_grades
 from reasonknee_hf.knee.grade_weights import describe_weights, grade_weights, row_weight
@@ -27,18 +26,12 @@ def row_weights(release: Release, path: str, index: RowIndex) -> npt.NDArray[np.
     Raises:
         AnnotationError: The file is not the JSON it should be.
     """
-    key = f"weights of {index.identity}"
-    with kept_beside().alone(key, -1):
-        if (kept := kept_beside().get(key)) is not None:
-            found: npt.NDArray[np.float64] = np.load(io.BytesIO(kept))
-            if len(found) == len(index):
-                return found
+
+    def weighed() -> bytes:
         logger.info("weighing the rows of %s of %s", path, release.tree.name)
-        weights = _weigh(release, path)
-        out = io.BytesIO()
-        np.save(out, weights)
-        keep(key, out.getvalue(), f"the weights of the rows of {path}")
-    return weights
+        return _weigh(release, path).tobytes()
+
+    return np.frombuffer(kept_beside().once(f"weights of {index.identity}", weighed, -1), np.float64)
 
 
 def _weigh(release: Release, path: str) -> npt.NDArray[np.float64]:

@@ -8,24 +8,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from reasonknee_hf.dataset import selection as dataset
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS
-from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.publish.filters import filter_name
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Selection:
-    """A choice of scans and rows. What is not given does not restrict.
+class Selection(dataset.Selection):
+    """A choice of scans and rows. What is not given does not restrict. See [`dataset.selection.Selection`].
 
     Args:
         splits: Splits to write.
-        categories: Of the seven of ReasonKnee-Bench, by name.
-        structures: Anatomical structures, as in the column `structure`.
-        patients: Patient ids, as published.
-        visits: Visits, `00M` … `48M`.
         grades: Keep rows with one of these grades: numbers for any attribute, or attribute → numbers, e.g.
             `{"size": (2, 3)}`.
         where: A function of a row that says whether to keep it. For executors of other processes it must be a
@@ -34,29 +30,23 @@ class Selection:
     """
 
     splits: Sequence[str] | str | None = None
-    categories: Sequence[str] | str | None = None
-    structures: Sequence[str] | str | None = None
-    patients: Sequence[str] | str | None = None
-    visits: Sequence[str] | str | None = None
     grades: Sequence[int] | int | Mapping[str, Collection[int]] | None = None
     where: Callable[[Row], bool] | None = None
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("splits", "categories", "structures", "patients", "visits"):
-            given = getattr(self, name)
-            if given is not None:
-                many = isinstance(given, Iterable) and not isinstance(given, str)
-                object.__setattr__(self, name, tuple(map(str, given)) if many else (str(given),))
+        super().__post_init__()
         if isinstance(self.grades, Mapping):
             per_attribute = {name: _grade_numbers(wanted) for name, wanted in self.grades.items()}
             object.__setattr__(self, "grades", per_attribute)
         elif self.grades is not None:
             object.__setattr__(self, "grades", _grade_numbers(self.grades))
-        _check("category", self.categories, CATEGORIES)
-        _check("structure", self.structures, list(dict.fromkeys(q.structure for q in QUESTIONS.values())))
+        dataset.check_known("category", self.categories, CATEGORIES)
+        dataset.check_known(
+            "structure", self.structures, [*dict.fromkeys(q.structure for q in QUESTIONS.values())]
+        )
         if isinstance(self.grades, Mapping):
-            _check("attribute", tuple(self.grades), list(_ATTRIBUTES))
+            dataset.check_known("attribute", tuple(self.grades), list(_ATTRIBUTES))
         if self.limit is not None:
             object.__setattr__(self, "limit", whole_number("limit", self.limit))
             if self.limit < 1:
@@ -66,19 +56,18 @@ class Selection:
         # Told once, here: a filter may count in its module, and its name must not change on the way.
         object.__setattr__(self, "_filter", None if self.where is None else filter_name(self.where))
 
-    def keeps_scan(self, scan: Scan) -> bool:
-        """Whether the scan may contribute rows."""
-        return (self.patients is None or scan.patient_id in self.patients) and (
-            self.visits is None or scan.visit in self.visits
-        )
-
     def keeps_row(self, row: Row) -> bool:
         """Whether a row of a scan that may contribute, its category given by name, is chosen.
 
         Raises:
             OptionError: The function given as `where` failed; the message names the row.
         """
-        for column, wanted in (("category", self.categories), ("structure", self.structures)):
+        columns: dict[str, Any] = {
+            "question_id": self.questions,
+            "category": self.categories,
+            "structure": self.structures,
+        }
+        for column, wanted in columns.items():
             if wanted is not None and row[column] not in wanted:
                 return False
         if self.grades is not None and not _has_grade(row["grades"] or (), self.grades):
@@ -96,7 +85,7 @@ class Selection:
     @property
     def by_question(self) -> bool:
         """Whether rows are chosen by more than the scan they belong to."""
-        chosen = (self.categories, self.structures, self.grades, self.where)
+        chosen = (self.questions, self.categories, self.structures, self.grades, self.where)
         return any(value is not None for value in chosen)
 
     def describe(self) -> dict[str, Any]:
@@ -136,9 +125,3 @@ def whole_number(what: str, value: Any) -> int:
 def _grade_numbers(given: Any) -> tuple[int, ...]:
     many = isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1) != 0
     return tuple(sorted({whole_number("grades", one) for one in (given if many else (given,))}))
-
-
-def _check(what: str, given: Sequence[str] | str | None, valid: Sequence[str]) -> None:
-    unknown = [value for value in given or () if value not in valid]
-    if unknown:
-        raise OptionError(f"Unknown {what} {unknown[0]!r}. Valid: {', '.join(valid)}.")

@@ -79,8 +79,10 @@ class ScanFiles:
 
     def _accept_missing(self, what: str, published: str) -> None:
         if self.job.on_error == "raise":
+            searched = [self._release.images] if self._release.images and what == "volume" else []
+            places = " or ".join([*searched, self._release.tree.name])
             raise VolumeMissingError(
-                f"{self.scan.scan_id}: the {what} {published} is not in {self._release.tree.name}. Give the folder or "
+                f"{self.scan.scan_id}: the {what} {published} is not in {places}. Give the folder or "
                 "URL that holds the volumes as images=, or choose volumes='none', or go on without it by "
                 "on_error='skip' (the scan is left out of the volumes) or 'null'."
             )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reasonknee_hf.train.arguments import check_arguments as check_arguments
     from reasonknee_hf.train.arguments import training_arguments as training_arguments
+    from reasonknee_hf.train.augment import Augment as Augment
     from reasonknee_hf.train.callbacks import ResumeCallback as ResumeCallback
     from reasonknee_hf.train.chats import conversation as conversation
     from reasonknee_hf.train.collator import Batch as Batch
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 # Public name -> module that defines it. Resolved at first use.
 _PUBLIC = {
+    "Augment": "augment",
     "Batch": "collator",
     "Collator": "collator",
     "RECIPES": "recipes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -92,6 +92,7 @@ class Collator:
             a video.
         max_length: The most tokens a row may have; a longer one is an error, since a cut chat has fewer
             visual tokens than frames.
+        augment: Changes each row first, such as [`~reasonknee_hf.train.augment.Augment`].
         processor_kwargs: More options for the processor's call.
         cache_bytes: Size of the cache of decoded volumes in each process that makes batches, such as
             `loader_sizes().cache_bytes`; that of `volumes.cache` by default.
@@ -107,6 +108,7 @@ class Collator:
         processor: Any,
         *,
         max_length: int | None = None,
+        augment: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
         processor_kwargs: Mapping[str, Any] | None = None,
         cache_bytes: int | None = None,
         **options: Any,
@@ -114,6 +116,11 @@ class Collator:
         self.style: Style = make_style(options)
         self.processor = processor
         self.max_length = max_length
+        self.augment = augment
+        if augment is not None and self.style.regions is not None:
+            raise OptionError(
+                "boxes given as regions= are those of the rows before augment= changes them; leave one out"
+            )
         self.processor_kwargs = dict(processor_kwargs or {})
         self.cache_bytes = cache_bytes
         _check_processor(processor, self.style)
@@ -134,6 +141,8 @@ class Collator:
             return Batch()
         if self.cache_bytes is not None and volume_cache().max_bytes != self.cache_bytes:
             volume_cache().resize(self.cache_bytes)
+        if self.augment is not None:
+            rows = [self.augment(row) for row in rows]
         views = [row_view(row, self.style) for row in rows]
         pictures = [view.draw(row_volume(row)) for row, view in zip(rows, views, strict=True)]
         prompts, answers = zip(

@@ -196,7 +196,7 @@ def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> Tr
             " need no help: they have a length, and trainers skip in them by index)"
         )
     if rows is None:
-        rows = _known_rows(ds) or sum(1 for _ in ds)
+        rows = (ds.num_rows if isinstance(ds, RowStream) else None) or sum(1 for _ in ds)
     if rows < 1:
         raise OptionError("the stream has no rows to train on; which split and filters made it?")
     stream = _as_stream(ds, rows, _Position())
@@ -204,18 +204,6 @@ def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> Tr
     options = ds._ex_iterable.rows.options if isinstance(ds._ex_iterable, RowsIterable) else None
     stream._exactly = options is not None and options.shuffle is not None and options.equal_steps is not None
     return stream
-
-
-def _known_rows(ds: datasets.IterableDataset) -> int | None:
-    """The number of rows of an untouched stream."""
-    source = ds._ex_iterable
-    if type(ds) is not RowStream or not isinstance(source, RowsIterable):
-        return None
-    rows = source.rows
-    if rows.options.on_error != "raise":
-        return None
-    number = rows.num_rows if rows.options.equal_steps is None else sum(rows.rows_per_shard())
-    return None if number is None else number - source.start
 
 
 def _as_stream(ds: datasets.IterableDataset, rows: int, position: _Position) -> TrainingStream:

@@ -10,7 +10,14 @@ from contextlib import closing, contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from reasonknee_hf.errors import OptionError, VolumeDataError, VolumeFormatError, VolumeMissingError
+from reasonknee_hf.errors import (
+    OfflineError,
+    OptionError,
+    VolumeDataError,
+    VolumeFormatError,
+    VolumeMissingError,
+    is_outage,
+)
 from reasonknee_hf.volumes import volume_bytes as source
 from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
 from reasonknee_hf.volumes.inflate import plain
@@ -37,10 +44,16 @@ def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
 
 @lru_cache(maxsize=512)
 def known_header(path: str, state: tuple[int, ...]) -> NiftiHeader | None:
-    """The header of a file in a state (see `identity`), remembered; None where it cannot be read, said once."""
+    """The header of a file in a state (see `identity`), remembered; None where it cannot be read, said once.
+
+    Raises:
+        EndpointError: it cannot be reached.
+    """
     try:
         return load_header(path)
     except (OSError, VolumeFormatError) as error:
+        if is_outage(error) and not isinstance(error, OfflineError):
+            raise  # it is out of reach now, and would tell the next time
         logger.warning(
             "boxes go by axis codes alone, without a look at the mask that they were drawn on: %s", error
         )
@@ -120,7 +133,7 @@ def check_file(data: bytes) -> None:
         raise VolumeDataError(f"the file ends after {found} of {wanted} bytes; it is cut, fetch it again")
 
 
-def identity(path: str) -> tuple[int, ...]:
+def identity(path: str) -> tuple[int | str, ...]:
     """What tells apart two states of a file, or of both files of a pair; see `source.identity`."""
     if source.looks_like_image_half(path):
         halves = [path, *source.pair_names(path, "hdr")]

@@ -75,16 +75,13 @@ class DicomSeriesFileSystem(AbstractFileSystem):
         """All bytes before the voxels: from the first and last slice of a folder where they settle them."""
         return self._header(path).header
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        return b"".join(self.stream(path))[start:end]
-
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         series = self._header(path)
         size = len(series.header) + series.voxels.nbytes
         return {**self.target.info(self.fo), "name": path, "size": size, "type": "file"}
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> BinaryIO:
-        return io.BytesIO(self.cat_file(path))
+        return io.BytesIO(b"".join(self.stream(path)))
 
     # --- inside ----------------------------------------------------------------------------------------------
 

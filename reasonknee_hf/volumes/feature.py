@@ -167,6 +167,16 @@ class VolumeFeature(_Base):
             )
         return _stored(data.cast(pa.binary()), path.cast(pa.string()), storage)
 
+    def embed_example(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """A stored value with the bytes of its file and the base name of its path, as [`embed_storage`] writes it.
+
+        Raises:
+            PublishError: Half of an `.hdr` / `.img` pair, or an empty file.
+            VolumeMissingError: The file is not there.
+        """
+        data, path = value["bytes"], value["path"]
+        return {"bytes": _file_bytes(path) if data is None else data, "path": _base_name(path)}
+
     def embed_storage(
         self,
         storage: pa.StructArray,

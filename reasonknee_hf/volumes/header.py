@@ -36,7 +36,9 @@ _OTHER_KINDS = (
     (b"ObjectType", 0, "a MetaImage header", _CONVERT),
 )
 _MILLIMETRES = {1: 1000.0, 3: 0.001}  # xyzt_units codes of metre and micrometre; anything else is taken as mm
-_SAME_PLACE = 0.01  # voxels by which corners may differ before qform and sform are called in conflict
+# Voxels by which corners may differ before qform and sform are called in conflict. A quaternion of float32 loses that
+# much where it stands for nearly half a turn.
+_SAME_PLACE = 0.05
 _HUGE = 1e100  # no place in the world; beyond it, lengths overflow
 
 

@@ -63,6 +63,7 @@ class KneeVolume(StoredVolume):
         super().__init__(path, data, mask=mask, label=label, axes=axes)
         self._names = labels
         self.grid_mask: KneeVolume | None = None
+        self._same_grid: KneeVolume | None = None  # the mask that was found to lie on the same grid
 
     def __repr__(self) -> str:
         what = repr(self.path) if self._data is None else f"{self.path!r}, {len(self._data)} bytes"
@@ -109,7 +110,7 @@ class KneeVolume(StoredVolume):
 
         A row stores such a volume as a file that states it.
         """
-        return self._copy(_assumed=orientation.check_codes(codes))
+        return self._copy(_assumed=orientation.check_codes(codes), _same_grid=None)
 
     def oriented_box(self, box: boxes.Box) -> list[int]:
         """A published (slice-first) box in the axis order of this volume."""
@@ -122,6 +123,14 @@ class KneeVolume(StoredVolume):
         back = orientation.reorder(self.axcodes, self._copy(_codes=None).axcodes)
         return boxes.move_box(box, back, self.shape)
 
+    def with_voxels(self, array: Array) -> KneeVolume:
+        """A volume in memory with other voxels, given in the order of `array()`, that stands where this one stands."""
+        import nibabel
+
+        data = nibabel.Nifti1Image(np.asfortranarray(array), self.affine).to_bytes()
+        new = {"path": None, "_data": data, "_header": None, "grid_mask": None, "_same_grid": None}
+        return self._copy(**new, _axes=self.axcodes, _assumed=self.axcodes)
+
     def check_box_grid(self) -> None:
         """Checks that boxes of the row hold for these voxels. Reads the header of the mask, once for all volumes.
 
@@ -131,12 +140,14 @@ class KneeVolume(StoredVolume):
             GridMismatchError: the header says nothing, or corners of the two are more than 0.05 voxels apart. Where
                 `assume` took the place of the header, shapes are compared.
         """
-        if self.grid_mask is None or not self.grid_mask.header_is_known():
+        mask = self.grid_mask
+        if mask is None or mask is self._same_grid or not mask.header_is_known():
             return
-        own, other = self._copy(_codes=None), self.grid_mask._copy(_codes=None)
+        own, other = self._copy(_codes=None), mask._copy(_codes=None)
         with self._named_errors():
             assumed = not self.header.placed and own.shape == other.shape
             grids.check_equal(own.grid, own.grid if assumed else other.grid, f"the mask {other.path}")
+        self._same_grid = mask
 
     # --- voxels ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reasonknee_hf.bench import BoxConvention, count_grades, load_priors, read_references, score
-from reasonknee_hf.bench.metrics import Bootstrap, farthest, kappas
+from reasonknee_hf.bench.metrics import Bootstrap, ac1, farthest, kappas, pair_tables
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS
 from reasonknee_hf.knee.scoring.reference_reading import ATTRIBUTE_KINDS, SCHEME
@@ -134,11 +134,91 @@ def test_weighted_kappa_follows_its_definition(pairs):
     truths, answers = np.array(pairs).T
     kind = next(code for code, k in enumerate(ATTRIBUTE_KINDS) if k.name == "osteophyte: grade")
     kinds = np.full(len(pairs), kind)
-    value = kappas(SCHEME, np.arange(len(pairs)), kinds, truths, answers, Bootstrap(len(pairs), 0))[kind][0]
+    tables = pair_tables(SCHEME, np.arange(len(pairs)), kinds, truths, answers, Bootstrap(len(pairs), 0))
+    value = kappas(SCHEME, tables)[kind][0]
     if len({*truths, *answers}) == 1:
         assert np.isnan(value)
     else:
         assert value == pytest.approx(_kappa(truths, answers, 4))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=30))
+def test_ac1_follows_its_definition(pairs):
+    truths, answers = np.array(pairs).T
+    table = np.zeros((1, 3, 3))
+    np.add.at(table[0], (truths, answers), 1)
+    share = [((truths == grade).mean() + (answers == grade).mean()) / 2 for grade in range(3)]
+    chance = sum(p * (1 - p) for p in share) / 2
+    assert ac1(table)[0] == pytest.approx(((truths == answers).mean() - chance) / (1 - chance))
+
+
+def test_ac1_stays_high_where_a_rare_finding_makes_kappa_low():
+    references = [
+        with_grades(row, presence=int(n < 2)) for n, row in enumerate(rows(scans=50, questions=[58]))
+    ]
+    said = {row["id"]: answer(row, grades={"presence": int(n == 2)}) for n, row in enumerate(references)}
+    row = score(said, references).data["attributes"]["table"]["meniscal root tear: presence"]
+    assert row["weighted_kappa"]["value"] < 0.1
+    assert row["ac1"]["value"] > 0.9
+    assert row["ac1"]["ci"][0] <= row["ac1"]["value"] <= row["ac1"]["ci"][1]
+
+
+def test_kappa_by_category_and_compartment_is_the_mean_of_its_attributes():
+    report = score(noisy(REFERENCES), REFERENCES, rounds=50)
+    section = report.data["attributes"]["weighted_kappa"]
+    table = report.data["attributes"]["table"]
+    of_bml = [row["weighted_kappa"]["value"] for row in table.values() if row["category"] == "BML"]
+    assert section["category"]["BML"]["value"] == pytest.approx(np.mean(of_bml))
+    assert section["category"]["BML"]["ci"] is not None
+    assert list(section["compartment"]) == [
+        "patellofemoral",
+        "medial tibiofemoral",
+        "lateral tibiofemoral",
+        "no compartment",
+    ]
+    medial = [row for row in REFERENCES if "medial" in f"{row['structure']} {row['subregion']}"]
+    medial = [row for row in medial if row["structure"] != "patella" and "trochlea" not in row["subregion"]]
+    ids = {row["id"] for row in medial}
+    answers = {item: text for item, text in noisy(REFERENCES).items() if item in ids}
+    alone = score(answers, medial, rounds=0).data["attributes"]["weighted_kappa"]["compartment"]
+    assert alone["medial tibiofemoral"]["value"] == pytest.approx(
+        section["compartment"]["medial tibiofemoral"]["value"]
+    )
+    assert "medial tibiofemoral" in report.text()
+
+
+def test_risk_falls_where_the_surest_answers_are_right():
+    entries = [
+        {"id": row["id"], "prediction": answer(row) if n % 2 else "hm", "confidence": n % 2}
+        for n, row in enumerate(REFERENCES)
+    ]
+    report = score(entries, REFERENCES, rounds=0)
+    risk = report.data["risk"]
+    assert (risk["risk"]["0.1"], risk["risk"]["0.5"], risk["risk"]["1"]) == (0, 0, 0.5)
+    assert risk["items"] == len(REFERENCES)
+    assert "Risk by coverage" in report.text()
+    assert score(noisy(REFERENCES), REFERENCES, rounds=0).data["risk"] == {}
+    flat = [entry | {"confidence": 1} for entry in entries]
+    assert set(score(flat, REFERENCES, rounds=0).data["risk"]["risk"].values()) == {0.5}
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=8))
+def test_equally_sure_items_count_in_expectation(items):
+    from itertools import pairwise, permutations
+
+    from reasonknee_hf.bench.selective import risk_curve
+
+    sure, wrong = np.array(items, float).T
+    curves = []
+    for order in permutations(range(len(items))) if len(items) < 6 else []:
+        if all(sure[a] >= sure[b] for a, b in pairwise(order)):
+            curves.append(np.cumsum(wrong[list(order)]) / np.arange(1, len(items) + 1))
+    curve = risk_curve(sure, wrong)
+    assert curve[-1] == pytest.approx(wrong.mean())
+    if curves:
+        assert curve == pytest.approx(np.mean(curves, axis=0))
 
 
 def test_kappa_is_left_out_for_codes_without_order_and_silence_counts_against_it():

@@ -137,3 +137,14 @@ def test_shape_and_masks_without_ranges_fetch_the_whole_file_once(hub):
     whole = [request.path for request in hub.requests("/resolve/") if request.range is None]
     assert len(whole) == len(set(whole))
     assert any(path.endswith("masks_aa") for path in whole)
+
+
+def test_where_a_box_lies_is_not_decided_by_an_outage(hub):
+    ds = reasonknee_hf.load_dataset("full", split="test", streaming=True, source=REPO, endpoint=hub.url)
+    row = next(row for row in ds if row["bbox"] is not None)
+    row["image"].array()
+    hub.faults(status(503), match="masks_a")
+    with pytest.raises(errors.EndpointError, match="503"):
+        row["image"].crop(row["bbox"])
+    hub.clear()
+    assert row["image"].crop(row["bbox"]).size

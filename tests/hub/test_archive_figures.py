@@ -25,8 +25,7 @@ WHOLE = len(ZIP)
 
 @pytest.fixture
 def fs(origin, monkeypatch, tmp_path):
-    monkeypatch.setattr("reasonknee_hf.hub.zips.directory_cache.default_folder", lambda: tmp_path)
-    monkeypatch.setattr("reasonknee_hf.hub.zips.archive.default_folder", lambda: tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path))
     origin.put_tree(REPO, {**{f"data/{k}": v for k, v in cut(ZIP, CUT).items()}, "joined.zip": ZIP})
     made = ReasonKneeFileSystem(REPO, endpoint=origin.url, skip_instance_cache=True)
     made.tree.entries()

@@ -146,8 +146,8 @@ class TestTheHubsOwnCache:
     def test_no_name_leads_out(self, origin, cache, path, tmp_path):
         sha = origin.put_tree(REPO, {path: b"x" * 2000})
         tree = CachedTree(REPO, sha, origin.url, cache=cache)
-        growth = tree.kept.grow(sha, tree.entry(path))
-        assert growth is None
+        with tree.kept.grow(sha, tree.entry(path)) as growth:
+            assert growth is None
         assert not list(tmp_path.rglob("*evil*"))
 
 
@@ -220,6 +220,28 @@ class TestNothingTwice:
             thread.join()
         assert found == [FILES[VOLUME]] * 6
         assert blob_of(cache, tree, VOLUME).read_bytes() == FILES[VOLUME]
+
+    def test_a_file_that_is_streamed_twice_at_once(self, origin, sha, cache, tree):
+        pairs = list(zip(tree.stream(VOLUME), tree.stream(VOLUME), strict=True))
+        assert b"".join(one for one, _ in pairs) == b"".join(other for _, other in pairs) == FILES[VOLUME]
+        assert drained(tree, VOLUME) == FILES[VOLUME]
+
+    def test_a_stream_that_is_read_on_in_a_forked_child(self, origin, sha, cache, tree):
+        global _STREAM
+        _STREAM = tree.stream(VOLUME)
+        first = next(_STREAM)
+        with get_context("fork").Pool(1) as pool:
+            rest = pool.apply(_read_on)
+        assert first + rest == first + b"".join(_STREAM) == FILES[VOLUME]
+        assert drained(opened(origin, cache, sha), VOLUME) == FILES[VOLUME]
+        assert blob_of(cache, tree, VOLUME).read_bytes() == FILES[VOLUME]
+
+
+_STREAM = None
+
+
+def _read_on():
+    return b"".join(_STREAM)
 
 
 def _read_table(url, sha, cache):
@@ -355,7 +377,7 @@ class TestBounds:
         monkeypatch.delenv("REASONKNEE_CACHE")
         assert chosen_cache().hub == hub
         assert (chosen_cache("auto").limit, chosen_cache(True).limit) == (10 * 1024**3, None)
-        assert chosen_cache(True, "1.5 GB").limit == 1.5 * 1024**3
+        assert chosen_cache(True, "2 GiB").limit == 2 * 1024**3
         assert chosen_cache(tmp_path).hub == tmp_path
         assert chosen_cache(False) is None
         monkeypatch.setenv("REASONKNEE_CACHE", str(tmp_path))
@@ -379,6 +401,13 @@ class TestWithoutTheHub:
         assert again.sha == sha
         assert again.read(TABLE) == FILES[TABLE]
         assert f"going on with commit {sha}" in caplog.text
+
+    def test_a_login_portal_is_an_outage(self, origin, sha, cache, tree, caplog):
+        tree.read(TABLE)
+        origin.faults(f.html, match=".")
+        again = opened(origin, cache, "main")
+        assert (again.sha, again.read(TABLE)) == (sha, FILES[TABLE])
+        assert "web page (HTML)" in caplog.text
 
     def test_a_refusal_is_not_an_outage(self, origin, sha, cache, tree):
         tree.read(TABLE)

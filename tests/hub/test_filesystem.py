@@ -366,6 +366,11 @@ def test_the_source_of_the_environment(monkeypatch, folder):
         ("reasonknee://file%3A%2F%2F%2Fabs%2Ffolder/data/x%20y", Address("file:///abs/folder", "data/x%20y")),
         ("reasonknee://folder%3Ahttps%3A%2F%2Fhost%2Fdir/x", Address("https://host/dir", "x")),
         ("reasonknee://memory%3A%2F%2Frelease/x", Address("memory://release", "x")),
+        ("reasonknee://options%3A%2F%2Fanonymous/o/n@s/x", Address("o/n", "x", "s", (), "anonymous")),
+        (
+            "reasonknee://https%3A%2F%2Fa%2Coptions%3A%2F%2Fgiven-0-1/o/n@s/x",
+            Address("o/n", "x", "s", ("https://a",), "given-0-1"),
+        ),
     ],
 )
 def test_addresses_go_both_ways(url, address):

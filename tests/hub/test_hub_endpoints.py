@@ -151,6 +151,10 @@ def test_stored_token_is_for_the_hub_it_was_stored_for(monkeypatch):
     assert Credentials(resolve_endpoints()).for_url("https://a") is None
     assert "token=True" in Credentials(other).reason_against("https://a")
     assert Credentials(other, True).for_url("https://a") == "hf_stored"
+    monkeypatch.setenv("REASONKNEE_LOGIN_ENDPOINT", "https://a/")
+    assert Credentials(other).for_url("https://a") == "hf_stored"
+    assert Credentials(hub).for_url(HUB) is None
+    monkeypatch.delenv("REASONKNEE_LOGIN_ENDPOINT")
     opted = resolve_endpoints({"url": "https://a", "token": True})
     assert Credentials(opted).for_url("https://a") == "hf_stored"
     monkeypatch.setattr(tokens, "_stored_token", lambda: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import pickle
 import re
+import sys
 
 import dicom_writer as dicom
 import fsspec
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reasonknee_hf.errors import VolumeDataError, VolumeFormatError, VolumeMissingError
+from reasonknee_hf.errors import ExtraMissingError, VolumeDataError, VolumeFormatError, VolumeMissingError
 from reasonknee_hf.volumes.decode import load_header, load_voxels
 from reasonknee_hf.volumes.dicom_files import series_url
 from reasonknee_hf.volumes.volume import KneeVolume
@@ -170,6 +171,8 @@ def test_another_series_than_the_wanted_one_is_refused(tmp_path, change, message
     unnamed = dict.fromkeys(("PatientID", "StudyDate", "SeriesDescription", "AccessionNumber"), "")
     dicom.write_folder(tmp_path / "unnamed", dicom.slices(dicom.knee(), **unnamed))
     assert KneeVolume(url_of(tmp_path / "unnamed", **wanted)).shape == (8, 16, 16)
+    dicom.write_folder(tmp_path / "numbered", dicom.slices(dicom.knee(), AccessionNumber="7", SeriesNumber=3))
+    assert KneeVolume(url_of(tmp_path / "numbered", **wanted)).shape == (8, 16, 16)
 
 
 def test_a_shear_and_an_uneven_step_are_no_grid(tmp_path):
@@ -263,6 +266,20 @@ def test_a_cut_tar_is_an_error(tmp_path, keep):
     path.write_bytes(content)
     with pytest.raises(VolumeDataError, match=r"10300001\.tar\.gz.*fetch it again"):
         KneeVolume(url_of(path)).array()
+
+
+def test_without_pydicom_the_extra_is_named(tmp_path, monkeypatch):
+    folder = dicom.write_folder(tmp_path / "s", dicom.slices(dicom.knee()))
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    with pytest.raises(ExtraMissingError, match=r"pip install 'reasonknee_hf\[dicom\]'"):
+        KneeVolume(url_of(folder)).array()
+
+
+def test_the_standard_library_reads_a_tar_as_isal_does(tmp_path, monkeypatch):
+    path = dicom.write_tar(tmp_path / "10300001.tar.gz", dicom.slices(dicom.knee()))
+    fast = load_voxels(url_of(path)).array
+    monkeypatch.setitem(sys.modules, "isal", None)
+    assert np.array_equal(load_voxels(url_of(path)).array, fast)
 
 
 def test_a_missing_folder_is_a_missing_volume(tmp_path):

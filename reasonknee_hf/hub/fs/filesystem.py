@@ -16,9 +16,9 @@ from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.disk import Cache, CacheLike, chosen_cache
 from reasonknee_hf.hub.fs.readonly import Found, Info, MountedTree, ReadOnlyFileSystem, Span, slice_bounds
-from reasonknee_hf.hub.fs.treefile import TreeFile
+from reasonknee_hf.hub.fs.treefile import TreeFile, said
 from reasonknee_hf.hub.locks import ForkSafeLock
-from reasonknee_hf.hub.tree import CHUNK, Tree
+from reasonknee_hf.hub.tree import Tree, pieces
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
@@ -155,6 +155,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         self._token = token
         self._opened_as: str | None = None  # the name by which a URL asked for these options
         self._mounted: MountedTree | None = None
+        self._archive_states: dict[str, list[tuple[int, int, int]]] = {}
         self._lock = ForkSafeLock()
 
     def __repr__(self) -> str:
@@ -325,7 +326,29 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return None if children is None else [_named_below(root, info) for info in children]
 
     def _locate(self, path: str) -> Found:
-        return self._view.locate(self._inside(path)[1])
+        inner = self._inside(path)[1]
+        found = self._view.locate(inner)
+        if found.archive is None:
+            return found
+        name, state = found.archive.name, self._state(found)
+        if self._archive_states.setdefault(name, state) != state:
+            self.invalidate_cache()  # an archive of a folder was replaced: what is known of it is of another one
+            self._archive_states[name] = state
+            found = self._view.locate(inner)
+        return found
+
+    def ukey(self, path: str) -> str:
+        """Another text as soon as a file changes: size and time of what a local folder holds. Commits do not change."""
+        return str(self._state(self._locate(path)))
+
+    def _state(self, found: Found) -> list[tuple[int, int, int]]:
+        if self.tree.sha is not None:
+            return []
+        files = [
+            self.tree.url(part) for part in (found.archive.parts.paths if found.archive else [found.path])
+        ]
+        states = [os.stat(file) for file in files if os.path.isfile(file)]
+        return [(state.st_size, state.st_mtime_ns, state.st_ino) for state in states]
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         members: dict[CutArchive, dict[str, str]] = {}
@@ -364,15 +387,13 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         if found.archive is None:
             yield from self.tree.stream(found.path, start, stop)
             return
-        content = memoryview(found.archive.read(found.member))[start:stop]
-        for position in range(0, len(content), CHUNK):
-            yield bytes(content[position : position + CHUNK])
+        yield from pieces(found.archive.read(found.member)[start:stop])
 
-    def _open(self, path: str, mode: str = "rb", size: int | None = None, **kwargs: Any) -> Any:
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         found = self._locate(path) if mode == "rb" else None
         if found is not None and found.archive is None:
-            return TreeFile(self, path, self.tree, found.path, size=size, **kwargs)
-        return super()._open(path, mode, **kwargs)
+            return TreeFile(self, path, self.tree, found.path, **said(options))
+        return super()._open(path, mode, **options)
 
 
 def _named_below(root: str, info: Info) -> Info:

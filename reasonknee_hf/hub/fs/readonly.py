@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from fsspec import AbstractFileSystem
 
 from reasonknee_hf.errors import FileMissingError
-from reasonknee_hf.hub.fs.treefile import MemberFile
+from reasonknee_hf.hub.fs.treefile import MemberFile, said
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.member_names import parent_folders
@@ -153,13 +153,13 @@ class ReadOnlyFileSystem(AbstractFileSystem):
         turns = {path: iter(answer) for path, answer in found.items() if not isinstance(answer, Exception)}
         return [next(turns[path]) if path in turns else found[path] for path in paths]
 
-    def _open(self, path: str, mode: str = "rb", size: int | None = None, **kwargs: Any) -> Any:
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         if mode != "rb":
             self._refuse(path)
         info = self.info(path)
         if info["type"] == "directory":
             raise IsADirectoryError(f"{path!r} of {self!r} is a folder")
-        return MemberFile(self, path, info["size"], **kwargs)
+        return MemberFile(self, path, **{"cache_type": "none", **said(options), "size": info["size"]})
 
     # --- writing is refused ---------------------------------------------------------------------------------
 
@@ -279,9 +279,11 @@ class MountedTree:
 
     def _split(self, path: str) -> tuple[str, str] | None:
         """The mount that a path lies in, and the rest of the path."""
-        for end in (*_slashes(path), len(path)):
-            if path[:end] in self.archives:
-                return path[:end], path[end + 1 :]
+        steps = path.split("/")
+        for depth in range(1, len(steps) + 1):
+            mount = "/".join(steps[:depth])
+            if mount in self.archives:
+                return mount, "/".join(steps[depth:])
         return None
 
     def _listing(self, mount: str) -> Folders:
@@ -340,7 +342,3 @@ class MountedTree:
             return list(self.archives[folder].mounted)
         prefix = f"{folder}/" if folder else ""
         return [path[len(prefix) :] for path in self.tree.entries() if path.startswith(prefix)]
-
-
-def _slashes(path: str) -> Iterator[int]:
-    return (index for index, character in enumerate(path) if character == "/")

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Fetch = Callable[..., Iterator[bytes]]
 
 # What an endpoint says of the repository, where nothing else says that it was not there.
-_DEFINITE = (RemoteMissingError, ForbiddenError, IntegrityError)
+_DEFINITE = (RemoteMissingError, ForbiddenError)
 
 
 class CachedTree(HubTree):
@@ -71,31 +71,21 @@ class CachedTree(HubTree):
                 logger.warning("%s; going on with commit %s, which it was before", error, known)
             return known
         self.kept.remember(revision, sha)
-        kept = self.kept.listing(
-            sha
-        )  # a commit does not change, and this may know sizes that a mirror leaves out
-        if kept is None:
-            self.kept.keep_listing(sha, self._entries or {})
-        else:
-            self._entries = kept
+        # What is kept of the same commit may know sizes that a mirror leaves out.
+        self._entries = self.kept.listing(sha, lambda: self._entries or {})
         return sha
 
     def _list(self) -> dict[str, FileEntry]:
-        with self.kept.alone_with_listing(self.sha):  # the others find what the first one fetches
-            found = self.kept.listing(self.sha)
+        try:
+            return self.kept.listing(self.sha, super()._list)
+        except _DEFINITE:
+            raise
+        except EndpointError as error:
+            found = self.kept.snapshot(self.sha)
             if found is None:
-                try:
-                    found = super()._list()
-                except _DEFINITE:
-                    raise
-                except EndpointError as error:
-                    found = self.kept.snapshot(self.sha)
-                    if found is None:
-                        raise self._told(error) from None
-                    self._partial = True
-                else:
-                    self.kept.keep_listing(self.sha, found)
-        return found
+                raise self._told(error) from None
+            self._partial = True
+            return found
 
     def _fill(self, path: str) -> None:
         before = self._entries
@@ -193,11 +183,10 @@ class CachedTree(HubTree):
 
     def _whole(self, entry: FileEntry, fetch: Fetch, rescued: bool) -> Iterator[bytes]:
         """The whole file, the first bytes of it from the disk if a stream ended there before."""
-        growth = self.kept.grow(self.sha, entry) if entry.size else None
-        if growth is None:
-            yield from fetch(0, None, rescued=rescued)
-            return
-        with growth:
+        with self.kept.grow(self.sha, entry) as growth:
+            if growth is None:
+                yield from fetch(0, None, rescued=rescued)
+                return
             # A stream from the first byte on is checked where it comes from.
             check = ContentCheck(entry if growth.size else FileEntry(entry.path, entry.size))
             try:

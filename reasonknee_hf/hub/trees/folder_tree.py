@@ -191,9 +191,11 @@ class FsspecTree:
         """Names a file of which the system, or the client of a storage service, gives no bytes."""
         try:
             yield
-        except ReasonKneeError:
-            raise
-        except Exception as error:
+        except (
+            Exception
+        ) as error:  # only a builtin: an iterator that is left to the end of the program outlives ours
+            if isinstance(error, ReasonKneeError):
+                raise
             if isinstance(error, FileNotFoundError) and not could_not_connect(error):
                 raise
             if isinstance(error, OSError) and self._local:

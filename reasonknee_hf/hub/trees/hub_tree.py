@@ -194,14 +194,10 @@ class HubTree:
 
     def read(self, path: str) -> bytes:
         """The whole file, verified against the hash of the listing; a wrong copy is asked for elsewhere."""
-        content = self._read_anywhere(path)
-        refuse_pointer(path, content, self.name)
-        return content
-
-    def _read_anywhere(self, path: str) -> bytes:
         whole = io.BytesIO()
         self._fetch(path, whole)
-        return whole.getvalue()
+        refuse_pointer(path, content := whole.getvalue(), self.name)
+        return content
 
     def _fetch(self, path: str, target: IO[bytes]) -> None:
         """Writes the whole file, verified; a wrong copy is asked for elsewhere."""
@@ -270,12 +266,13 @@ class HubTree:
             return self.mirrors.ask(attempt, what, ranged=True)
         except OfflineError:
             return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
-        except checks.NoRangesError as error:
-            return check([self._without_ranges(entries[path], error)[a:b] for path, a, b in spans])
-        except EndpointError:
-            if len(refused) < len(self.mirrors.endpoints):
+        except EndpointError as error:
+            others = [one for one in self.mirrors.endpoints if one not in refused]
+            if not others:
+                raise refused[self.mirrors.endpoints[0]] from None
+            if not any(health_of(one).no_ranges for one in others):
                 raise
-            raise refused[self.mirrors.endpoints[0]] from None
+            return check([self._without_ranges(entries[path], error)[a:b] for path, a, b in spans])
 
     def _range(self, entry: FileEntry, span: tuple[int, int], checked_later: bool) -> bytes:
         def attempt(endpoint: Endpoint) -> bytes:
@@ -284,7 +281,7 @@ class HubTree:
 
         return self.mirrors.ask(attempt, self._repository.what(self.sha, entry.path), ranged=True)
 
-    def _without_ranges(self, entry: FileEntry, reason: checks.NoRangesError) -> mmap.mmap:
+    def _without_ranges(self, entry: FileEntry, reason: EndpointError) -> mmap.mmap:
         """The whole file, verified and for once in this process, in a file that is gone with the process."""
         with self._lock:
             if entry.path not in self._wholes:
@@ -384,7 +381,7 @@ class HubTree:
                             if span is not None:
                                 return
                 if end is None:
-                    _refuse_unmeasured(answer, entry, where)
+                    checks.refuse_unmeasured(answer.delimited, entry, where)
                     check.finish(where)
                 elif position < end:
                     pieces_seen += 1
@@ -402,10 +399,3 @@ class HubTree:
                 if end is None or resumes > _RESUMES + (position - start) // _BYTES_PER_RESUME:
                     raise
                 logger.info("resuming %s at byte %d: %s", what, position, error)
-
-
-def _refuse_unmeasured(answer: Answer, entry: FileEntry, where: str) -> None:
-    """A body that ends when the connection does must be measured by something else."""
-    known = entry.size is not None or entry.blob_id is not None or entry.sha256 is not None
-    if not answer.delimited and not known:
-        raise AnswerError(f"{where}: neither a header nor the listing says how long the file is")

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -61,16 +61,15 @@ class KeptFiles:
         self.cache.listings.put(f"revision\0{self.repo_id}\0{revision}", sha.encode())
 
     def keep_listing(self, sha: str, entries: Mapping[str, FileEntry]) -> None:
-        """Keeps the listing of a commit."""
+        """Keeps the listing of a commit, which may have got sizes that it did not have."""
         self.cache.listings.put(self._listing_key(sha), listing.dump(entries))
-        known = self._listed_commits()
-        if sha not in known:
-            self.cache.listings.put(f"shas\0{self.repo_id}", json.dumps([*known, sha]).encode())
 
-    def listing(self, sha: str) -> dict[str, FileEntry] | None:
-        """The listing of a commit, if it was kept."""
-        found = self.cache.listings.get(self._listing_key(sha))
-        return None if found is None else listing.load(found)
+    def listing(self, sha: str, make: Callable[[], dict[str, FileEntry]]) -> dict[str, FileEntry]:
+        """The listing of a commit, made and kept if it is not here; by one process, if several ask together."""
+        found = self.cache.listings.once(self._listing_key(sha), lambda: listing.dump(make()))
+        if sha not in (known := self._listed_commits()):
+            self.cache.listings.put(f"shas\0{self.repo_id}", json.dumps([*known, sha]).encode())
+        return listing.load(found)
 
     def snapshot(self, sha: str) -> dict[str, FileEntry] | None:
         """What the Hub's own client has fetched of a commit, which may be less than the commit holds."""
@@ -83,10 +82,6 @@ class KeptFiles:
                 path = file.relative_to(root).as_posix()
                 found[path] = FileEntry(path, file.stat().st_size, **told.get(len(name), {}))
         return found or None
-
-    def alone_with_listing(self, sha: str) -> contextlib.AbstractContextManager[bool]:
-        """Lets one process at a time fetch the listing of a commit."""
-        return self.cache.listings.alone(self._listing_key(sha))
 
     def commits(self) -> list[str]:
         """Every commit of which something is here."""
@@ -115,27 +110,30 @@ class KeptFiles:
         """Lets one process at a time fetch a file; others wait, and then find it."""
         return self.cache.listings.alone(f"file\0{self.repo_id}\0{_blob_name(entry) or entry.path}")
 
-    def grow(self, sha: str, entry: FileEntry) -> Growth | None:
+    @contextlib.contextmanager
+    def grow(self, sha: str, entry: FileEntry) -> Iterator[Growth | None]:
         """Where the whole of a file can be written while it passes by; `None` where it is not to be kept.
 
         That is: without a hash to name it, above the bound of the cache, while another process writes it, or
         on a disk that cannot be written to.
         """
         name, pointer = _blob_name(entry), self._pointer(sha, entry.path)
-        if name is None or pointer is None or entry.size is None or not self._has_room(entry.size, name):
-            return None
-        stack = contextlib.ExitStack()
-        try:
+        if name is None or pointer is None or not entry.size or not self._has_room(entry.size, name):
+            yield None
+            return
+        with contextlib.ExitStack() as stack:
+            growth = None
             if stack.enter_context(alone(self._locks / f"{name}.lock", 0)):
-                unfinished = self._root / "blobs" / f"{name}.incomplete"
-                pointer.parent.mkdir(parents=True, exist_ok=True)
-                unfinished.parent.mkdir(exist_ok=True)
-                unfinished.touch()
-                return Growth(self, unfinished, entry, pointer, stack)
-        except OSError as error:
-            warn_once(logger, f"files are not kept in {self.cache.hub}", error)
-        stack.close()
-        return None
+                try:
+                    unfinished = self._root / "blobs" / f"{name}.incomplete"
+                    pointer.parent.mkdir(parents=True, exist_ok=True)
+                    unfinished.parent.mkdir(exist_ok=True)
+                    unfinished.touch()
+                    file = stack.enter_context(unfinished.open("r+b", buffering=0))
+                    growth = Growth(self, unfinished, file, entry.size, pointer)
+                except OSError as error:
+                    warn_once(logger, f"files are not kept in {self.cache.hub}", error)
+            yield growth
 
     def _has_room(self, size: int, name: str) -> bool:
         if self.cache.limit is None:
@@ -193,22 +191,14 @@ class Growth:
         whole: Bytes of the whole file.
     """
 
-    def __init__(
-        self, kept: KeptFiles, unfinished: Path, entry: FileEntry, pointer: Path, stack: contextlib.ExitStack
-    ) -> None:
-        self._kept, self._unfinished, self._pointer, self._stack = kept, unfinished, pointer, stack
-        self._file: BinaryIO | None = stack.enter_context(unfinished.open("r+b", buffering=0))
-        self.whole = entry.size or 0
+    def __init__(self, kept: KeptFiles, unfinished: Path, file: BinaryIO, whole: int, pointer: Path) -> None:
+        self._kept, self._unfinished, self._pointer = kept, unfinished, pointer
+        self._file: BinaryIO | None = file
+        self.whole = whole
         self.size = unfinished.stat().st_size
-        if self.size > self.whole:
-            self._file.truncate(0)
+        if self.size > whole:
+            file.truncate(0)
             self.size = 0
-
-    def __enter__(self) -> Growth:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def pieces(self) -> Iterator[bytes]:
         """What is there, from the first byte on."""

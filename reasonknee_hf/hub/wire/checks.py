@@ -185,6 +185,13 @@ def is_page(headers: Headers) -> bool:
     return "text/html" in (headers.get("Content-Type") or "").lower()
 
 
+def refuse_unmeasured(delimited: bool, entry: FileEntry, where: str) -> None:
+    """Raises [`AnswerError`] for a body that ends when the connection does, and that nothing else measures."""
+    known = entry.size is not None or entry.blob_id is not None or entry.sha256 is not None
+    if not delimited and not known:
+        raise AnswerError(f"{where}: neither a header nor the listing says how long the file is")
+
+
 def _check_encoding(headers: Headers, where: str) -> None:
     encoding = (headers.get("Content-Encoding") or "identity").strip().lower()
     if encoding not in ("identity", ""):

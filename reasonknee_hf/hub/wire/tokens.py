@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.wire.endpoints import HUB, PUBLIC_MIRRORS, Endpoint, is_loopback, origin_of
 from reasonknee_hf.hub.wire.opened import TokenOptions, recall, remember, seal
-
-_HUB_ORIGIN = origin_of(HUB)
 
 
 class Credentials:
@@ -17,8 +16,9 @@ class Credentials:
 
     The token of a call belongs to one endpoint, its *home*: the public Hub where that is among the endpoints, else the
     first that is not a public mirror. Other endpoints get one only by their own option. The stored token (`HF_TOKEN`,
-    `hf auth login`) is for the public Hub; it goes to another home only where the call says `token=True`, or the
-    endpoint's own option does. No token ever travels over plain http, except to this machine.
+    `hf auth login`) is for the public Hub, or the one that `REASONKNEE_LOGIN_ENDPOINT` names; it goes to another home
+    only where the call says `token=True`, or the endpoint's own option does. No token ever travels over plain http,
+    except to this machine.
 
     Pickles hold no token in clear; see `reasonknee_hf.hub.wire.opened` for what they hold.
 
@@ -66,8 +66,9 @@ class Credentials:
             return "switched off by token=False"
         if rule is None and origin != self._home:
             return "a mirror gets no token unless its own option says so"
-        if rule is None and origin != _HUB_ORIGIN:
-            return f"the stored one is for {HUB}; token=True sends it here"
+        login = environment.login_endpoint() or HUB
+        if rule is None and origin != origin_of(login):
+            return f"the stored one is for {login}; token=True or REASONKNEE_LOGIN_ENDPOINT sends it here"
         if not url.lower().startswith("https:") and not is_loopback(url):
             return "plain http"
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,11 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
-from reasonknee_hf.hub.disk import DiskCache, write_file
+from reasonknee_hf.hub.disk import GIB, DiskCache, our_folders, write_file
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, Directory, Location, Member
-from reasonknee_hf.hub.zips.directory_cache import CachedDirectory, default_folder
 from reasonknee_hf.hub.zips.member_names import common_folder, parent_folders, unsafe_reason
 from reasonknee_hf.hub.zips.opening import Opened, fetch_directory, listed_sizes, refuse_incomplete
 from reasonknee_hf.hub.zips.parts import PartSet
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 # A local header may be longer than the directory lets one think. Where something follows at once (always, in
 # an archive without holes) this plays no part.
 _SLACK = 4096
+_LONGEST = 2 * 65535
+# Names the form of a directory on disk: the number goes up when the fields of `Location` change.
+_FORM = "zip directory 1"
 
 
 class CutArchive:
@@ -109,10 +112,10 @@ class CutArchive:
             MemberMissingError: There is no such entry.
         """
         directory = self.directory
-        index = directory.raw_names.get(name) if isinstance(name, bytes) else directory.files.get(name)
-        if index is None and isinstance(name, str):
-            # Links, folders and shadow entries have no place among the files.
-            index = next((i for i, other in enumerate(directory.names) if other == name), None)
+        index = directory.files.get(name) if isinstance(name, str) else None
+        if index is None:  # links, folders and shadow entries have no place among the files
+            every = enumerate(directory)
+            index = max((number for number, one in every if name in (one.name, one.raw_name)), default=None)
         if index is None:
             raise MemberMissingError(
                 f"no member {name!r} in {self.name}, which holds {len(directory.files)} files"
@@ -213,11 +216,11 @@ class CutArchive:
         where_it_lies = (self.tree.identity, *self.parts.paths, member.header)
         return repr(("member", *where_it_lies, member.size, member.crc))
 
-    def _span(self, member: Member) -> tuple[int, int]:
+    def _span(self, member: Member, slack: int = _SLACK) -> tuple[int, int]:
         """The range that brings a member's local header and data in one go."""
         member.refuse_unreadable(self.name)
         least = LOCAL_HEADER.size + len(member.raw_name) + member.compressed_size
-        length = max(least, min(self.directory.room(member.header), least + _SLACK))
+        length = max(least, min(self.directory.room(member.header), least + slack))
         if member.header + length > self.directory.location.start:
             raise ArchiveError(
                 f"member {member.name!r} of {self.name} would reach into the directory behind it: damaged"
@@ -226,27 +229,13 @@ class CutArchive:
 
     def _content(self, member: Member, answer: bytes) -> bytes:
         try:
-            return self._unpack(answer, member, checked_later=True)
+            return member.unpack(answer, self.name)
         except IntegrityError as error:
-            # The checksum was the only proof so far. Ask once more, with the proofs that cost extra, and if
-            # need be every endpoint.
-            logger.warning("%s; reading it once more", error)
-            requests = plan_requests([self._span(member)], self.part_sizes).requests
-            return self._parts.checked(requests, partial(self._unpack, member=member))
-
-    def _unpack(self, answer: bytes, member: Member, *, checked_later: bool = False) -> bytes:
-        start = member.data_offset(answer, self.name)
-        stop = start + member.compressed_size
-        packed = memoryview(answer)[start:stop]
-        if stop > len(answer):  # the local header is longer than could be foreseen
-            span = (member.header + max(start, len(answer)), member.header + stop)
-            if span[1] > self.directory.location.start:
-                raise IntegrityError(
-                    f"member {member.name!r} of {self.name} reaches into the directory: damaged"
-                )
-            rest = self._parts.spans(self.part_sizes, [span], checked_later=checked_later)
-            packed = memoryview(bytes(packed) + rest[0])
-        return member.unpack(packed, self.name)
+            # The checksum was the only proof so far. Ask once more, with the proofs that cost extra, if need be at
+            # every endpoint, and for all of a local header that is longer than could be foreseen.
+            logger.info("%s; reading it once more", error)
+            requests = plan_requests([self._span(member, _LONGEST)], self.part_sizes).requests
+            return self._parts.checked(requests, partial(member.unpack, where=self.name))
 
     # --- opening --------------------------------------------------------------------------------------------
 
@@ -262,19 +251,18 @@ class CutArchive:
         listed = listed_sizes(self._parts)
         folder = self._directory_cache
         if folder is None and self.tree.sha is not None:
-            folder = default_folder()
+            folder = our_folders()["directories"]
         if not folder:
             return self._fetch(listed)[0]
-        cached = CachedDirectory(Path(folder), self.tree.identity, self.parts.paths, listed)
-        opened = self._from_cache(cached)
-        if opened is None:
-            with cached.alone():
-                opened = self._from_cache(cached)  # another process may have been first
-                if opened is None:
-                    opened, data = self._fetch(listed)
-                    numbers = {**opened.directory.location.__dict__, "sizes": opened.sizes}
-                    cached.store(numbers, data)
-        return opened
+
+        def fetched() -> bytes:
+            opened, data = self._fetch(listed)
+            return json.dumps([opened.sizes, vars(opened.directory.location)]).encode() + b"\n" + data
+
+        key = json.dumps([_FORM, self.tree.identity, self.parts.paths, listed])
+        head, _, data = DiskCache(Path(folder), GIB).once(key, fetched).partition(b"\n")
+        sizes, location = json.loads(head)
+        return Opened(Directory(data, Location(**location), encoding=self.encoding), tuple(sizes))
 
     def _fetch(self, listed: Sequence[int | None]) -> tuple[Opened, bytes]:
         opened, data = fetch_directory(self._parts, listed, encoding=self.encoding)
@@ -282,11 +270,3 @@ class CutArchive:
         if repeated:
             logger.warning("%s holds %d members whose name comes again; the last counts", self.name, repeated)
         return opened, data
-
-    def _from_cache(self, cached: CachedDirectory) -> Opened | None:
-        found = cached.load()
-        if found is None:
-            return None
-        numbers, data = found
-        sizes = tuple(numbers.pop("sizes"))
-        return Opened(Directory(data, Location(**numbers), encoding=self.encoding), sizes)

@@ -156,32 +156,27 @@ class Member:
         name_length = LOCAL_HEADER.unpack_from(answer)[-2]
         return name_length == len(self.raw_name) and answer.startswith(self.raw_name, LOCAL_HEADER.size)
 
-    def data_offset(self, answer: bytes, where: str) -> int:
-        """Where the data begins in `answer`, the bytes from the local header on.
+    def unpack(self, answer: bytes, where: str) -> bytes:
+        """The content, from the bytes of the archive from the local header on.
 
-        Nothing else is taken from there: size and CRC of the directory prove that it is the right member.
-
-        Raises:
-            IntegrityError: There is no local header: the parts are in the wrong order, of different archives, or
-                the directory or this copy of a part is damaged.
-        """
-        if len(answer) >= LOCAL_HEADER.size and answer.startswith(LOCAL):
-            *_, name_length, extra_length = LOCAL_HEADER.unpack_from(answer)
-            return LOCAL_HEADER.size + int(name_length) + int(extra_length)
-        raise IntegrityError(
-            f"{where} holds no member where its directory says {self.name!r} begins (byte {self.header}): "
-            f"the parts are in the wrong order, belong to different archives, or are damaged"
-        )
-
-    def unpack(self, packed: bytes | memoryview, where: str) -> bytes:
-        """The content.
-
-        Never allocates more than the announced size, whatever the packed bytes would unfold to.
+        Nothing but its length is taken from that header: size and CRC of the directory prove that it is the right
+        member. Never allocates more than the announced size, whatever the packed bytes would unfold to.
 
         Raises:
-            IntegrityError: The bytes do not unfold to what the directory announces, in size or CRC-32.
+            IntegrityError: There is no local header, or the bytes do not unfold to what the directory announces, in
+                size or CRC-32.
         """
+        if len(answer) < LOCAL_HEADER.size or not answer.startswith(LOCAL):
+            raise IntegrityError(
+                f"{where} holds no member where its directory says {self.name!r} begins (byte {self.header}): "
+                f"the parts are in the wrong order, belong to different archives, or are damaged"
+            )
+        *_, name_length, extra_length = LOCAL_HEADER.unpack_from(answer)
+        start = LOCAL_HEADER.size + int(name_length) + int(extra_length)
+        packed = memoryview(answer)[start : start + self.compressed_size]
         label = f"member {self.name!r} of {where} is damaged"
+        if len(packed) < self.compressed_size:
+            raise IntegrityError(f"{label}: it reaches into what follows it")
         codec = _codec()
         if self.method == STORED:
             content = bytes(packed)
@@ -298,11 +293,6 @@ class Directory:
     def files(self) -> dict[str, int]:
         """Name of every real member -> its entry. Of entries with the same name the last counts."""
         return {self.names[index]: int(index) for index in np.flatnonzero(self._rows["kind"] == 0)}
-
-    @cached_property
-    def raw_names(self) -> dict[bytes, int]:
-        """Bytes of every name, as they stand in the archive -> the last entry of that name."""
-        return {self[index].raw_name: index for index in range(len(self))}
 
     @cached_property
     def _sorted_headers(self) -> npt.NDArray[np.int64]:

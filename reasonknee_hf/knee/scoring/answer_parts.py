@@ -10,21 +10,22 @@ _TAG = re.compile(rf"(?:<|◁)(/?){_TAGS}(?:>|▷)", re.IGNORECASE)
 _ANSWER = re.compile(".*<answer>", re.IGNORECASE | re.DOTALL)
 _ANSWERED = re.compile("</answer>", re.IGNORECASE)
 _FENCE = re.compile(r"(?:```[ \t]*[\w-]*)?")
-_SPECIAL = re.compile(r"(?:<\|[^<>|\s]{1,40}\|>|</?s>|<eos>|<end_of_turn>)+", re.IGNORECASE)
+_TOKEN = r"<(?:\|[^<>|\s]{1,40}\||/?s|eos|end_of_turn)>"
+_SPECIAL = re.compile(f"{_TOKEN}(?:{_TOKEN})*", re.IGNORECASE)
 
 
 def without_special_tokens(text: str) -> str:
     """`text` with blanks in the place of special tokens, so that places stay."""
-    return _SPECIAL.sub(lambda match: " " * len(match.group()), text)
+    return _SPECIAL.sub(lambda match: " " * len(match.group()), text) if "<" in text else text
 
 
 def set_apart(text: str) -> tuple[int, int, list[str]]:
     """Where the part of `text` lies that says of itself that it is the answer; all of it if none does."""
-    if opened := _ANSWER.match(text):
+    if "<" in text and (opened := _ANSWER.match(text)):
         start = opened.end()
         closed = _ANSWERED.search(text, start)
         return start, closed.start() if closed else len(text), ["answer_tags"]
-    if marked := _MARKER.match(text):
+    if "diagnosis" in text.lower() and (marked := _MARKER.match(text)):
         return marked.end(), len(text), ["marker"]
     return 0, len(text), []
 

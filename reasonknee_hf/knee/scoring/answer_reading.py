@@ -177,11 +177,7 @@ def _read_text(text: str, question: Question, *, strict: bool, free_digits: bool
 
 def _choose(items: list[jsonish.Found], question: Question, text: str = "") -> Reading:
     """The reading of the last object for the asked lesion among `items`, which were found in `text`."""
-    found = [
-        (jsonish.Found(value, item.start, item.stop, item.repairs), path)
-        for item in items
-        for value, path in _elements(item.value)
-    ]
+    found = [one for item in items for one in _elements(item)]
     hits = [
         (n, hit) for n, (item, path) in enumerate(found) for hit in lesion_hits(item.value, path, question)
     ]
@@ -204,7 +200,7 @@ def _choose_unnamed(
     if hits:
         return _reading_of(found, hits, question, text)
     reading = _invalid("no_lesion" if found else "no_object", question)
-    with_box = [boxes for item, _ in found if (boxes := list(box_values(item.value)))]
+    with_box = [boxes for item, _ in found if (boxes := box_values(item.value))]
     _add_box(reading, with_box[-1] if with_box else _lone_boxes(text))
     return reading
 
@@ -225,14 +221,22 @@ def _reading_of(
         reading.notes.append("repeated_answer" if same else "earlier_answer")
     reading.repairs += place_repairs(hit, question)
     _read_grades(reading, hit.value, question)
-    taken = {place for place, _ in hits}
-    _add_box(reading, boxes_in_scope(hit) or _box_apart([item for item, _ in found], at, taken, text))
+    boxes = boxes_in_scope(hit)
+    if not boxes and len(found) > 1:
+        boxes = _box_apart([item for item, _ in found], at, {place for place, _ in hits}, text)
+    _add_box(reading, boxes)
     return reading
 
 
-def _elements(value: Any) -> list[tuple[Any, tuple[str, ...]]]:
+def _elements(item: jsonish.Found) -> list[tuple[jsonish.Found, tuple[str, ...]]]:
     """The objects of a list one by one, for each has its own lesion and box."""
-    return [(element, ("[]",)) for element in value] if isinstance(value, list) else [(value, ())]
+    if not isinstance(item.value, list):
+        return [(item, ())]
+    return [
+        (jsonish.Found(element, item.start, item.stop, item.repairs), ("[]",))
+        for element in item.value
+        if isinstance(element, dict | list)
+    ]
 
 
 def _goes_on(text: str, start: int, question: Question) -> bool:
@@ -250,7 +254,7 @@ def _box_apart(items: list[jsonish.Found], at: int, taken: set[int], text: str) 
     places += [at + 1] if at + 2 == len(items) else []
     for place in places:
         if place not in taken and _apart(items[place], text):
-            boxes = list(box_values(items[place].value))
+            boxes = box_values(items[place].value)
             if boxes:
                 return boxes
     return []
@@ -280,7 +284,7 @@ def _choose_bare(text: str, items: list[jsonish.Found], question: Question) -> R
         same = all(other.value == value.value for _, other in values)
         reading.notes.append("repeated_answer" if same else "earlier_answer")
     _read_grades(reading, value.value, question)
-    boxes = list(box_values(value.value)) or _boxes_beside(text, items, all_members, at, value)
+    boxes = box_values(value.value) or _boxes_beside(text, items, all_members, at, value)
     _add_box(reading, boxes or _bare_boxes(search, all_members, at, value))
     return reading
 
@@ -309,7 +313,7 @@ def _boxes_beside(
     if not before or not _apart(before[0], text):
         return []
     between = [member.key for member in all_members[:at] if member.start >= before[0].start]
-    return [] if any(map(is_lesion, between)) else list(box_values(before[0].value))
+    return [] if any(map(is_lesion, between)) else box_values(before[0].value)
 
 
 def _bare_boxes(

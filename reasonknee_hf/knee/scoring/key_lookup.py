@@ -65,25 +65,35 @@ def squash(key: str) -> str:
 _LESIONS = {squash(question.prompt_key) for question in QUESTIONS.values()}
 
 
-def lesion_hits(
-    node: Any, path: tuple[str, ...], question: Question, scope: tuple[dict[str, Any], ...] = ()
-) -> Iterator[Hit]:
+def lesion_hits(node: Any, path: tuple[str, ...], question: Question) -> list[Hit]:
     """Where the asked lesion stands; of two spellings of it in one object the exact one comes last."""
+    hits: list[Hit] = []
+    _collect(node, path, (), question, squash(question.prompt_key), hits)
+    return hits
+
+
+def _collect(
+    node: Any,
+    path: tuple[str, ...],
+    scope: tuple[dict[str, Any], ...],
+    question: Question,
+    wanted: str,
+    hits: list[Hit],
+) -> None:
     if isinstance(node, list):
         for element in node:
-            yield from lesion_hits(element, (*path, "[]"), question, scope)
-    elif isinstance(node, dict):
-        wanted, exact = squash(question.prompt_key), []
-        for key, value in node.items():
-            if squash(str(key)) == wanted:
-                hit = Hit(path, str(key), value, (node, *scope))
-                if key in (question.prompt_key, question.release_key):
-                    exact.append(hit)
-                else:
-                    yield hit
-            elif isinstance(value, dict | list):
-                yield from lesion_hits(value, (*path, str(key)), question, (node, *scope))
-        yield from exact
+            if isinstance(element, dict | list):
+                _collect(element, (*path, "[]"), scope, question, wanted, hits)
+        return
+    exact: list[Hit] = []
+    for key, value in node.items():
+        key = str(key)
+        if squash(key) == wanted:
+            named = key in (question.prompt_key, question.release_key)
+            (exact if named else hits).append(Hit(path, key, value, (node, *scope)))
+        elif isinstance(value, dict | list):
+            _collect(value, (*path, key), (node, *scope), question, wanted, hits)
+    hits += exact
 
 
 def names_lesion(node: Any) -> bool:
@@ -124,18 +134,23 @@ def is_lesion(key: str) -> bool:
     return key in _LESIONS
 
 
-def box_values(node: Any) -> Iterator[Any]:
+def box_values(node: Any) -> list[Any]:
     """All boxes in `node`, those of an object after those of what is in it, its `bounding_box` last."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if squash(str(key)) not in BOX_KEYS:
-                yield from box_values(value)
-        boxes = [key for key in node if squash(str(key)) in BOX_KEYS]
-        for key in sorted(boxes, key=lambda key: key == BOX_KEY):
-            yield node[key]
-    elif isinstance(node, list):
-        for element in node:
-            yield from box_values(element)
+    if isinstance(node, list):
+        return [box for element in node for box in box_values(element)]
+    if not isinstance(node, dict):
+        return []
+    deeper = [value for key, value in node.items() if isinstance(value, dict | list) and not _is_box(key)]
+    return [box for value in deeper for box in box_values(value)] + _own_boxes(node)
+
+
+def _is_box(key: object) -> bool:
+    return squash(str(key)) in BOX_KEYS
+
+
+def _own_boxes(node: dict[str, Any]) -> list[Any]:
+    keys = [key for key in node if _is_box(key)]
+    return [node[key] for key in keys if key != BOX_KEY] + [node[key] for key in keys if key == BOX_KEY]
 
 
 def boxes_in_scope(hit: Hit) -> list[Any]:
@@ -144,15 +159,15 @@ def boxes_in_scope(hit: Hit) -> list[Any]:
     What belongs to another lesion is passed over. A box that is `null` is one too: it says that there is none.
     """
     inner = hit.value
-    if boxes := list(box_values(inner)):
+    if boxes := box_values(inner):
         return boxes
     for node in hit.scope:
-        beside = {
-            key: value
-            for key, value in node.items()
-            if value is not inner and squash(str(key)) not in _LESIONS and not names_lesion(value)
-        }
-        if boxes := list(box_values(beside)):
+        if boxes := _own_boxes(node):
+            return boxes
+        for key, value in node.items():
+            if value is not inner and squash(str(key)) not in _LESIONS and not names_lesion(value):
+                boxes += box_values(value)
+        if boxes:
             return boxes
         inner = node
     return []

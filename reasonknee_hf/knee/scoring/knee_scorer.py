@@ -10,7 +10,7 @@ from reasonknee_hf.bench.inputs import Entry
 from reasonknee_hf.bench.priors import Priors
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.bench.references import References
-from reasonknee_hf.knee.grade_counts import count_grades
+from reasonknee_hf.knee.grade_counts import count_grades as counted
 from reasonknee_hf.knee.layout import DEFAULT_SOURCE
 from reasonknee_hf.knee.moaks import question_for_prompt
 from reasonknee_hf.knee.scoring.answer_reading import RULES_VERSION, read_answer
@@ -59,7 +59,7 @@ def _scan_of(image: str) -> str:
     return "_".join([*path.parts[-3:-1], path.name.split(".")[0]])
 
 
-def train_priors(rows: Iterable[Mapping[str, Any]], origin: str = "training rows") -> Priors:
+def count_grades(rows: Iterable[Mapping[str, Any]], origin: str = "training rows") -> Priors:
     """Counts the grades of training rows, block by block, so that a stream of any length will do."""
     totals: dict[tuple[int | None, str, int | None], int] = {}
     block: list[Mapping[str, Any]] = []
@@ -78,4 +78,4 @@ def train_priors(rows: Iterable[Mapping[str, Any]], origin: str = "training rows
         if len(block) == 10_000:
             flush()
     flush()
-    return Priors(count_grades((*key, times) for key, times in totals.items()), origin)
+    return Priors(counted((*key, times) for key, times in totals.items()), origin)

@@ -39,7 +39,20 @@ _KIND_CODE = {key: ATTRIBUTE_KINDS.index(kind) for key, kind in _KIND_OF.items()
 STRUCTURES: tuple[str, ...] = tuple(dict.fromkeys(question.structure for question in QUESTIONS.values()))
 
 
+COMPARTMENTS = ("patellofemoral", "medial tibiofemoral", "lateral tibiofemoral", "no compartment")
+
+
+def _compartment(question: Question) -> str:
+    where = f"{question.structure} {question.subregion}"
+    if "patella " in where or "trochlea" in where:
+        return COMPARTMENTS[0]
+    sides = [name for name in COMPARTMENTS[1:3] if name.split()[0] in where]
+    return sides[0] if sides else COMPARTMENTS[3]
+
+
 def _group_of(question: Question, group: str) -> str:
+    if group == "compartment":
+        return _compartment(question)
     if group == "structure":
         return question.structure
     if group == "paper" and question.category not in PAPER_COLUMNS:
@@ -55,7 +68,12 @@ SCHEME = Scheme(
     ATTRIBUTE_KINDS,
     {
         group: _groups(group, names)
-        for group, names in (("category", CATEGORIES), ("paper", PAPER_COLUMNS), ("structure", STRUCTURES))
+        for group, names in (
+            ("category", CATEGORIES),
+            ("paper", PAPER_COLUMNS),
+            ("structure", STRUCTURES),
+            ("compartment", COMPARTMENTS),
+        )
     },
 )
 

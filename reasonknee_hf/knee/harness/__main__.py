@@ -2,6 +2,6 @@
 
 import sys
 
-from reasonknee_hf.bench.harness import FOLDER
+from reasonknee_hf.knee.harness import FOLDER
 
 sys.stdout.write(f"{FOLDER}\n")

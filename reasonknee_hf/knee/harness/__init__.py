@@ -1,7 +1,7 @@
 """ReasonKnee-Bench as a task of lm-evaluation-harness.
 
     import lm_eval
-    from reasonknee_hf.bench.harness import task_manager
+    from reasonknee_hf.knee.harness import task_manager
 
     tasks = task_manager(source="sample", setting="zero_shot", frames=16)
     lm_eval.simple_evaluate(model, tasks=["reasonknee_bench"], task_manager=tasks)
@@ -10,9 +10,10 @@ or on the command line
 
     lm_eval run --include_path FOLDER --metadata '{"source": "sample"}' --tasks reasonknee_bench --model ...
 
-with the folder that `python -m reasonknee_hf.bench.harness` prints. The harness asks and
-collects; reading and scoring are those of `reasonknee bench score`, called on all answers at once. This
-harness was chosen because it takes a function for the pictures of a document and a model merely iterates
+with the folder that `python -m reasonknee_hf.knee.harness` prints. The harness asks and
+collects; reading and scoring are those of `reasonknee bench score`, item by item. Its "±" is over items, as for
+all its tasks; `reasonknee bench score` has intervals over patients. A document whose prompt asks for no box has
+no `iou`. This harness was chosen because it takes a function for the pictures of a document and a model merely iterates
 over what that returns: frames are decoded when the model takes a request, not when requests are built, so
 that memory does not grow with the benchmark.
 """

@@ -6,7 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reasonknee_hf.bench.scoring import score
+import numpy as np
+
+from reasonknee_hf.bench.box_geometry import BoxConvention
+from reasonknee_hf.bench.inputs import Merged
+from reasonknee_hf.bench.scorer import scorer_of
+from reasonknee_hf.bench.scoring import judge
 
 IMAGE = "<image>"
 """The harness's placeholder for one picture."""
@@ -123,33 +128,37 @@ def doc_to_target(doc: Mapping[str, Any]) -> str:
     return json.dumps(question.answer(grades)) if complete else ""
 
 
+class Share(float):
+    """The share of an item's grades that are right, which still knows of how many: items have one to three."""
+
+    of: int
+
+    def __new__(cls, right: int, of: int) -> Share:
+        share = super().__new__(cls, right / of)
+        share.of = of
+        return share
+
+    def __reduce__(self) -> tuple[type[Share], tuple[int, int]]:
+        return Share, (round(self * self.of), self.of)
+
+
 def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
-    """The document and its answer, under each metric: they are scored together, at the end."""
-    pair = dict(doc), results[0]
-    return dict.fromkeys(("item_accuracy", "attribute_accuracy", "coverage", "iou"), pair)
+    """The scores of one document. What it has no reference for, and a box that nobody asked for, has none."""
+    scorer = scorer_of()
+    references = scorer.references([doc])
+    merged = Merged({str(doc["id"]): results[0]})
+    outcome = judge(scorer, references, merged, BoxConvention(), False, False, 0.25, scorer.spacing)
+    scores: dict[str, Any] = {}
+    if outcome.graded[0]:
+        hits = int((outcome.predicted == references.truth).sum())
+        scores["item_accuracy"] = float(outcome.right[0])
+        scores["attribute_accuracy"] = Share(hits, len(references.truth))
+        scores["coverage"] = float(outcome.reasons[0] is None)
+    if np.isfinite(outcome.iou[0]) and "bounding_box" in doc["text"]:
+        scores["iou"] = float(outcome.iou[0])
+    return scores
 
 
-def _figure(pairs: Sequence[tuple[Mapping[str, Any], str]], name: str) -> float:
-    entries = [{"id": doc["id"], "prediction": answer} for doc, answer in pairs]
-    value = score(entries, [doc for doc, _ in pairs], rounds=0).figure(name)
-    return float("nan") if value is None else value
-
-
-def item_accuracy(pairs: Sequence[tuple[Mapping[str, Any], str]]) -> float:
-    """Share of items whose grades are all right."""
-    return _figure(pairs, "item_accuracy")
-
-
-def attribute_accuracy(pairs: Sequence[tuple[Mapping[str, Any], str]]) -> float:
-    """Share of grades that are right."""
-    return _figure(pairs, "attribute_accuracy")
-
-
-def coverage(pairs: Sequence[tuple[Mapping[str, Any], str]]) -> float:
-    """Share of items with a valid answer."""
-    return _figure(pairs, "coverage")
-
-
-def iou(pairs: Sequence[tuple[Mapping[str, Any], str]]) -> float:
-    """Mean 3D IoU over the items with a reference box."""
-    return _figure(pairs, "iou")
+def attribute_accuracy(shares: Sequence[Share]) -> float:
+    """Share of grades that are right, each counted once."""
+    return sum(share * share.of for share in shares) / sum(share.of for share in shares)

@@ -1,0 +1,85 @@
+"""Streams that stock code writes: the bytes of volumes travel, not paths of this machine."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support import in_fresh_process
+
+import reasonknee_hf
+from reasonknee_hf.errors import OptionError, VolumeMissingError
+
+pytestmark = pytest.mark.floor
+
+
+needs_parquet = pytest.mark.skipif(
+    not hasattr(datasets.IterableDataset, "push_to_hub"), reason="this version of datasets writes no streams"
+)
+
+
+@pytest.fixture(scope="module")
+def scans(sample_dir):
+    return partial(reasonknee_hf.load_dataset, "scans", split="test", streaming=True, source=str(sample_dir))
+
+
+def check_bytes(table, scans):
+    rows = {row["scan_id"]: row for row in scans()}
+    written = table.select(["scan_id", "image", "mask"]).to_pylist()
+    assert len(written) == len(rows) > 0
+    for row in written:
+        for column in ("image", "mask"):
+            stored, volume = row[column], rows[row["scan_id"]][column]
+            assert stored["path"] == Path(volume.path).name
+            again = scans().features[column].decode_example(stored)
+            assert (again.array() == volume.array()).all()
+
+
+@needs_parquet
+def test_to_parquet_holds_the_bytes(scans, tmp_path):
+    chains = {
+        "plain": scans(),
+        "filtered": scans().filter(lambda row: row["image"] is not None),
+        "columns": scans().select_columns(["scan_id", "image", "mask"]),
+        "mapped": scans().map(lambda row: {"visit": row["visit"].lower()}, features=scans().features),
+    }
+    for name, ds in chains.items():
+        ds.to_parquet(str(tmp_path / f"{name}.parquet"))
+        check_bytes(pq.read_table(tmp_path / f"{name}.parquet"), scans)
+    assert all(row["image"].path for row in scans())
+
+
+@needs_parquet
+def test_what_cannot_be_embedded_is_one_error_and_nothing_is_written(scans, tmp_path):
+    target = tmp_path / "rows.parquet"
+    with pytest.raises(OptionError, match="features="):
+        scans().map(lambda row: {"n": 1}).to_parquet(str(target))
+    absent = scans().map(break_path, features=scans().features)
+    with pytest.raises(VolumeMissingError):
+        absent.to_parquet(str(target))
+    assert not target.exists()
+
+
+@needs_parquet
+def test_a_pushed_stream_loads_anywhere(origin, scans, sample_dir, tmp_path):
+    script = """
+    import sys
+    import reasonknee_hf
+    rows = reasonknee_hf.load_dataset("scans", split="test", streaming=True, source=sys.argv[1])
+    rows.filter(lambda row: True).push_to_hub("me/stream", split="test", token="hf_x")
+    """
+    home = str(tmp_path / "home")
+    in_fresh_process(script, tmp_path, str(sample_dir), HF_ENDPOINT=origin.url, HF_HOME=home)
+    files = origin.store.repos["me/stream"].at("main").files
+    written = [bytes(file.content) for name, file in files.items() if name.endswith(".parquet")]
+    tables = [pq.read_table(pa.BufferReader(data)) for data in written]
+    assert all(len(table) for table in tables)  # no shard is empty
+    check_bytes(pa.concat_tables(tables), scans)
+
+
+def break_path(row):
+    return {"image": reasonknee_hf.KneeVolume("/nowhere/volume.nii.gz")}
