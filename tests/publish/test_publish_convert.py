@@ -23,7 +23,7 @@ from reasonknee_hf.errors import OptionError, PublishError, RecordError, VolumeM
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.question_rows import _json_writer, published_record
-from reasonknee_hf.publish.selection import Selection
+from reasonknee_hf.publish.row_selection import Selection
 
 # --- loads for everyone ------------------------------------------------------------------------------------------
 
