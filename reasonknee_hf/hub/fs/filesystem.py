@@ -29,7 +29,7 @@ from reasonknee_hf.hub.tree import Tree, pieces
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
-from reasonknee_hf.hub.wire.opened import recall, seal
+from reasonknee_hf.hub.wire.opened import name_here, seal
 from reasonknee_hf.hub.wire.tokens import Credentials, with_options
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.parts import PartSet
@@ -411,7 +411,7 @@ def _restore(
     cls: Any, source: str, options: dict[str, Any], sealed: str | None, tree: Tree | None
 ) -> ReasonKneeFileSystem:
     if sealed is not None:
-        recall(options["opened"], sealed)
+        options["opened"] = name_here(options["opened"], sealed)
     instance: ReasonKneeFileSystem = cls(source, **options)
     if tree is not None and instance._mounted is None:
         instance._adopt(tree)
