@@ -91,9 +91,9 @@ def register_on_import() -> bool:
     return (_text("REASONKNEE_REGISTER") or "1").upper() not in _OFF
 
 
-def cache() -> str | bool:
-    """`REASONKNEE_CACHE`: `auto` (the default), `0`, `1` or a folder; what a call may say as `cache=`."""
-    value = _text("REASONKNEE_CACHE") or "auto"
+def cache(value: str | None = None) -> str | bool:
+    """What text says as `cache=`: `auto`, `0`, `1` or a folder. Default: `REASONKNEE_CACHE`, else `auto`."""
+    value = (value or "").strip() or _text("REASONKNEE_CACHE") or "auto"
     if value.upper() in (*_ON, *_OFF):
         return value.upper() in _ON
     return "auto" if value.upper() == "AUTO" else value

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import index
@@ -21,7 +22,7 @@ from reasonknee_hf.dataset.prepared import PreparedInfo
 from reasonknee_hf.dataset.selection import Selection
 from reasonknee_hf.dataset.split_rows import Quintuples
 from reasonknee_hf.dataset.stream import RowStream, row_stream
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.version import __version__
 
 ON_ERROR = ("raise", "skip", "null")
@@ -48,10 +49,10 @@ class RowsConfig(datasets.BuilderConfig):
         shuffle: Seed of our shuffle: scans are permuted, and rows mixed inside windows of a few scans, so that each
             volume is decoded once. A pure function of (seed, epoch). `False` is no shuffle. Streaming only.
         window: Number of scans in a window of the shuffle.
-        num_shards: What workers and ranks divide among themselves; 24 to 192 by default, by the number of scans. Take a
-            multiple of the number of ranks: with any other number `datasets` has each of them read every scan.
-        equal_steps: `"drop"` or `"pad"`: every shard gives the same number of rows, so that ranks take equal steps; the
-            rest is dropped, or rows of the same shard are repeated. How many is logged. Not with `on_error="skip"`.
+        num_shards: What workers and ranks divide among themselves; by default 24 to 192, by the number of scans, and no
+            more than scans. Ranks and workers read stretches of equal length, also where they do not divide it.
+        equal_steps: `"drop"` or `"pad"`: every shard gives the same number of rows, so that ranks take equal steps;
+            less than a row a shard is dropped, or repeated. How many is logged once. Not with `on_error="skip"`.
             Streaming only.
         balance: `"grades"`: rows of rare grades are repeated inside the windows of the shuffle, by the rule of
             `Description.weights`; the weights are logged. Goes with `shuffle`.
@@ -176,8 +177,17 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         self._prepared_in: str | None = None
         # The release alone knows the token: what `datasets` keeps of a builder ends up in pickles.
         super().__init__(**(kwargs | {"config_name": name, "token": None}), identity=release.identity)
-        if kwargs.get("features") is None:
-            self.info.features = self._info().features
+        self._features: datasets.Features | None = kwargs.get("features")
+        columns = self._info().features
+        if self._features is None:
+            self.info.features = columns
+        elif {*self._features} != {*columns}:
+            raise OptionError(
+                f"features= has the columns {', '.join(self._features)}; the config {name} has {', '.join(columns)}."
+                " Give a type for each, or load without it and choose columns then."
+            )
+        if config.chosen is not None:
+            self.split_names()  # a release may have no scans for it, which is told before anything else
 
     @property
     def release(self) -> Release:
@@ -261,7 +271,10 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
     def as_dataset(self, split: Any = None, **kwargs: Any) -> Any:
         self._check_split(split)
         # A prepared dataset remembers the stock feature type; in this process volumes are lazy.
-        self.info.features = self._info().features
+        self.info.features = self._features or self._info().features
+        for name, info in (self.info.splits or {}).items():
+            if not info.num_examples and (split is None or re.search(rf"\b{name}\b", str(split))):
+                raise RecordError(f"nothing is left of {name}: {self.rows(name).faults.report()}")
         return super().as_dataset(split=split, **kwargs)
 
     def _as_dataset(self, *args: Any, **kwargs: Any) -> datasets.Dataset:

@@ -37,7 +37,8 @@ def load_dataset(
         cache_dir, features, download_mode, verification_mode, keep_in_memory, num_proc: As in `datasets.load_dataset`.
         options: Fields of [`~reasonknee_hf.dataset.builder.RowsConfig`]: `source`, `endpoint`, `images`, `masks`,
             `annotations`, `on_error`, `num_shards`; of streams `shuffle`, `window`, `equal_steps`, `balance`, `start`,
-            `prefetch`; those of the dataset's own; and `cache` and `cache_size`: what of a Hub source is used and kept
+            `prefetch`; a choice of rows by `questions`, `category`, `structure`, `patients`, `scans`, `visits` and
+            `fraction`; those of the dataset's own; and `cache` and `cache_size`: what of a Hub source is used and kept
             on this disk, see [`~reasonknee_hf.hub.disk.chosen_cache`].
 
     Returns:

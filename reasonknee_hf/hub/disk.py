@@ -133,9 +133,12 @@ def prune(found: Iterable[Entry], max_bytes: int, max_files: int | None = None) 
     for number, (_, size, path) in enumerate(oldest_first):
         if freed >= excess and number >= surplus:
             break
-        with contextlib.suppress(OSError):  # gone already, or open where open files cannot be removed
-            path.unlink()
-        freed += size
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:  # open, where open files cannot be removed
+            logger.warning("%s cannot be removed: %s", path, error)
+        else:
+            freed += size
     return freed
 
 
@@ -291,11 +294,14 @@ def chosen_cache(cache: CacheLike = None, size: int | str | None = None) -> Cach
         `None` for no cache.
 
     Raises:
-        OptionError: `size` is no size.
+        OptionError: `cache` or `size` is something else.
     """
     from huggingface_hub import constants
 
-    cache = environment.cache() if cache is None else cache
+    if cache is None or isinstance(cache, str):
+        cache = environment.cache(cache)
+    if not isinstance(cache, (bool, str, os.PathLike)):
+        raise OptionError(f"cache={cache!r} is none of 'auto', True, False and a folder")
     limit = environment.cache_bytes() if size is None else environment.as_bytes("cache_size", size)
     if cache is False or limit == 0:
         return None

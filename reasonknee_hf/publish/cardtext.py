@@ -132,6 +132,18 @@ def _volumes_text(conversion: Conversion, place: str) -> str:
             f"`{name}_bytes`: the same files, each volume as `{{bytes, path}}` "
             '(`nibabel.Nifti1Image.from_bytes(gzip.decompress(row["image"]["bytes"]))`).'
         )
+    written = {config.name: config.splits for config in conversion.configs}
+    split = next(iter(conversion.configs[0].splits))
+    if job.questions and split in written.get(name, ()):
+        root = json.loads(place)
+        root = root if root.startswith("./") else f"hf://datasets/{root}"
+        questions, volumes = (
+            "'" + f"{root}/{written[one][split].pattern}".replace("'", "''") + "'" for one in (job.name, name)
+        )
+        lines.append(
+            f"Joined by DuckDB, which reads only what is asked for:\n\n```sql\nSELECT scan_id, q.prompt, v.{column}\n"
+            f"FROM {questions} AS q\nJOIN {volumes} AS v USING (scan_id)\nLIMIT 1\n```"
+        )
     return "\n\n".join(lines)
 
 

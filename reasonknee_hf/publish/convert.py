@@ -8,17 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reasonknee_hf.publish.card import local_place
 from reasonknee_hf.publish.config_facts import Conversion, Folder
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.job import make_job
 from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.options import ConvertOptions, chosen_options
 from reasonknee_hf.publish.produce import produce
-from reasonknee_hf.publish.rehearse import check_folder, merged, rehearse
+from reasonknee_hf.publish.rehearse import check_folder, merged, rehearse, standing_of
 from reasonknee_hf.publish.rules import check_name, check_out
-from reasonknee_hf.publish.stale import CARD, Standing, stale_files
-from reasonknee_hf.publish.texts import text_of, write
+from reasonknee_hf.publish.stale import CARD, stale_files
+from reasonknee_hf.publish.texts import write
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +79,3 @@ def convert(
             stale[0],
         )
     return replace(conversion, stale=tuple(stale))
-
-
-def standing_of(root: Path) -> Standing:
-    """What a folder holds."""
-    return Standing.read(local_place(root), Folder(root).names(), lambda name: text_of(root / name))

@@ -24,14 +24,13 @@ from reasonknee_hf.hub.wire.endpoints import resolve_endpoints
 from reasonknee_hf.hub.wire.retries import Patience
 from reasonknee_hf.publish.card import default_config
 from reasonknee_hf.publish.config_facts import Conversion, Folder
-from reasonknee_hf.publish.convert import standing_of
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.destination import Repository
 from reasonknee_hf.publish.job import Job, make_job
 from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.options import PushOptions, chosen_options
 from reasonknee_hf.publish.produce import produce
-from reasonknee_hf.publish.rehearse import check_folder, merged, refuse_hidden_data, rehearse
+from reasonknee_hf.publish.rehearse import check_folder, merged, refuse_hidden_data, rehearse, standing_of
 from reasonknee_hf.publish.rules import check_name, check_repo, front_matter
 from reasonknee_hf.publish.schema import STORED
 from reasonknee_hf.publish.stale import CARD, Standing, deleted_entries, stale_files
@@ -110,7 +109,7 @@ def push(
             if chosen.folder is None:
                 _forget_committed(staging, there, job)
 
-        defects = defect_lines(chosen.verify, release)
+        defects = None if chosen.verify is False else defect_lines(chosen.verify, release)
         here = standing_of(staging).manifests
         conversion, manifests = produce(job, release, there, chosen.executor, send, standing.manifests, here)
         for one in manifests:  # what an earlier call left goes now

@@ -114,6 +114,17 @@ def test_what_the_user_downloaded_is_used(stream, origin, sha) -> None:
     assert origin.requests("/resolve/") == []
 
 
+def test_a_download_is_enough_to_begin_with_offline(stream, origin, sha, monkeypatch) -> None:
+    snapshot_download(
+        REPO, repo_type="dataset", revision="main", endpoint=origin.url, cache_dir=constants.HF_HUB_CACHE
+    )
+    origin.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for revision in ("main", sha):
+        assert touched(stream(revision=revision, shuffle=1).take(70))
+    assert origin.log == []
+
+
 def test_a_folder_of_ones_own_and_none_at_all(stream, origin, tmp_path) -> None:
     first = touched(stream(cache=tmp_path / "mine").take(70))
     assert not (tmp_path / "hub").exists()

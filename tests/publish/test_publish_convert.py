@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -82,6 +83,20 @@ def test_pandas_polars_and_duckdb(full_folder, sample_dir):
     assert joined[0] == len(ids)
     assert joined[1] == 3
     assert joined[2] > 1000
+
+
+def test_the_join_of_the_card_runs(full_folder, sample_dir, monkeypatch):
+    duckdb = pytest.importorskip("duckdb")
+    (code,) = re.findall(r"```sql\n(.*?)```", (full_folder / "README.md").read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(full_folder.parent)
+    ((scan_id, prompt, image),) = duckdb.sql(code).fetchall()
+    row = next(
+        one
+        for one in rows_of(sample_dir, "full", "train")
+        if (one["scan_id"], one["prompt"]) == (scan_id, prompt)
+    )
+    assert image["bytes"][:2] == b"\x1f\x8b"
+    assert image["path"].startswith(row["study"])
 
 
 def test_the_files_load_on_their_own(bench_folder):

@@ -648,3 +648,15 @@ def test_commands_say_json(sample_dir, tmp_path, capsys):
     assert told["configs"]["bench"]["test"]["rows"] == 3
     assert main(["check-card", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_every_choice_of_rows_is_an_option(sample_dir, tmp_path):
+    from dataclasses import fields
+
+    from reasonknee_hf.publish.selection import Selection
+
+    assert {one.name for one in fields(Selection)} <= {one.name for one in fields(ConvertOptions)}
+    options = {"source": str(sample_dir), "on_error": "null", "volumes": "none"}
+    rows = [row for name in convert(tmp_path, "bench", questions=[1, 2], **options).files
+            for row in pq.read_table(tmp_path / name).to_pylist()]  # fmt: skip
+    assert {row["question_id"] for row in rows} == {1, 2}

@@ -15,7 +15,14 @@ from fsspec.utils import stringify_path, tokenize
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.disk import Cache, CacheLike, chosen_cache
-from reasonknee_hf.hub.fs.readonly import Found, Info, MountedTree, ReadOnlyFileSystem, Span, slice_bounds
+from reasonknee_hf.hub.fs.readonly import (
+    Info,
+    MountedTree,
+    ReadOnlyFileSystem,
+    Span,
+    Whereabouts,
+    slice_bounds,
+)
 from reasonknee_hf.hub.fs.treefile import TreeFile, said
 from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import Tree, pieces
@@ -325,7 +332,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         children = self._view.children(inner)
         return None if children is None else [_named_below(root, info) for info in children]
 
-    def _locate(self, path: str) -> Found:
+    def _locate(self, path: str) -> Whereabouts:
         inner = self._inside(path)[1]
         found = self._view.locate(inner)
         if found.archive is None:
@@ -341,7 +348,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         """Another text as soon as a file changes: size and time of what a local folder holds. Commits do not change."""
         return str(self._state(self._locate(path)))
 
-    def _state(self, found: Found) -> list[tuple[int, int, int]]:
+    def _state(self, found: Whereabouts) -> list[tuple[int, int, int]]:
         if self.tree.sha is not None:
             return []
         files = [

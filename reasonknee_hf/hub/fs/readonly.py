@@ -233,7 +233,7 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class Found:
+class Whereabouts:
     """Where the bytes of a path lie: in a member of an archive, or, without one, in a file of the tree."""
 
     path: str
@@ -313,7 +313,7 @@ class MountedTree:
         split = self._split(path)
         return self._listing(split[0]).children(path) if split else self._files.children(path)
 
-    def locate(self, path: str) -> Found:
+    def locate(self, path: str) -> Whereabouts:
         """Where the bytes of a file lie.
 
         Raises:
@@ -325,9 +325,9 @@ class MountedTree:
             archive = self.archives[split[0]]
             name = archive.mounted.get(split[1])
             if name is not None:
-                return Found(path, archive, name)
+                return Whereabouts(path, archive, name)
         elif path in self.tree.entries():
-            return Found(path)
+            return Whereabouts(path)
         if self.info(path) is not None:
             raise IsADirectoryError(f"{path!r} of {self.tree.name} is a folder")
         if split is None:

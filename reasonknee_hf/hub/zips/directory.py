@@ -88,7 +88,7 @@ class PartsMismatchError(DirectoryError):
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """One entry of the directory.
 
     Args:
@@ -275,13 +275,13 @@ class Directory:
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, index: int) -> Member:
+    def __getitem__(self, index: int) -> ArchiveMember:
         name, raw = self.names[index], self._raw[index]
         header, packed, size, crc, method, flags, kind = self._rows[index].item()
         raw = name.encode() if raw is None else raw
-        return Member(name, raw, size, packed, crc, method, flags, header, _KINDS[kind])
+        return ArchiveMember(name, raw, size, packed, crc, method, flags, header, _KINDS[kind])
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ArchiveMember]:
         return (self[index] for index in range(len(self)))
 
     @property
