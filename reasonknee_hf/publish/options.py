@@ -48,12 +48,22 @@ class ConvertOptions:
     config: str = _option("full", "full, high_fidelity, bench, scans or records", "--config")
     name: str | None = _option(None, "name of the written config (default: the same)", "--name")
     splits: Words = _option(
-        None, "splits to write; may be given several times, as the next four", "--split", many=True, group=SELECTION
+        None, "splits to write; may be given several times, as the next six", "--split", many=True, group=SELECTION
     )  # fmt: skip
     categories: Words = _option(None, "of the seven, e.g. BML", "--category", many=True, group=SELECTION)
     structures: Words = _option(None, "e.g. 'medial meniscus'", "--structure", many=True, group=SELECTION)
     patients: Words = _option(None, "patient ids, as published", "--patient", many=True, group=SELECTION)
     visits: Words = _option(None, "e.g. 00M", "--visit", many=True, group=SELECTION)
+    scans: Words = _option(None, "scan ids, as in the column scan_id", "--scan", many=True, group=SELECTION)
+    questions: Sequence[int] | int | None = _option(
+        None, "question ids, as in the column question_id", "--question", many=True, type=int, group=SELECTION
+    )
+    fraction: float | None = _option(
+        None, "about this share of the patients, e.g. 0.1", "--fraction", type=float, group=SELECTION
+    )
+    fraction_seed: int | None = _option(
+        None, "another number takes other patients", "--fraction-seed", type=int, group=SELECTION
+    )
     grades: Grades = _option(
         None, "2, or of one attribute: size=2 (in Python {'size': (2,)})", "--grade", many=True, group=SELECTION
     )  # fmt: skip

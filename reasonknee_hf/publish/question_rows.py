@@ -123,7 +123,7 @@ def _chosen_values(
 ) -> Iterator[list[dict[str, Any]]]:
     chosen, left = job.selection, job.selection.limit
     for values in parsed:
-        if chosen.patients is not None or chosen.visits is not None:
+        if chosen.restricts_scans:
             values = [
                 value
                 for value in values

@@ -41,6 +41,7 @@ class Selection(dataset.Selection):
             object.__setattr__(self, "grades", per_attribute)
         elif self.grades is not None:
             object.__setattr__(self, "grades", _grade_numbers(self.grades))
+        dataset.check_known("question", self.questions, list(QUESTIONS))
         dataset.check_known("category", self.categories, CATEGORIES)
         dataset.check_known(
             "structure", self.structures, [*dict.fromkeys(q.structure for q in QUESTIONS.values())]
