@@ -42,6 +42,7 @@ class Selection(dataset.Selection):
         elif self.grades is not None:
             object.__setattr__(self, "grades", _grade_numbers(self.grades))
         asked = described().questions.values()
+        dataset.check_known("question", self.questions, [*described().questions])
         dataset.check_known("category", self.categories, described().categories)
         dataset.check_known("structure", self.structures, [*dict.fromkeys(q.structure for q in asked)])
         if isinstance(self.grades, Mapping):
