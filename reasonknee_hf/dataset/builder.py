@@ -20,7 +20,7 @@ from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.dataset.joining import RowOptions
 from reasonknee_hf.dataset.prepared import PreparedInfo
 from reasonknee_hf.dataset.selection import Selection
-from reasonknee_hf.dataset.split_rows import Quintuples
+from reasonknee_hf.dataset.split_rows import SplitRows
 from reasonknee_hf.dataset.stream import RowStream, row_stream
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.version import __version__
@@ -216,14 +216,14 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
             splits = tuple(s for s in splits if any(map(selection.keeps_scan, release.scans(s))))
         return splits
 
-    def rows(self, split: str) -> Quintuples:
+    def rows(self, split: str) -> SplitRows:
         """The rows of a split."""
         names = (field.name for field in fields(RowOptions) if field.name not in ("config", "selection"))
         given = {name: getattr(self.config, name) for name in names}
         options = RowOptions(self.config.name, **given, selection=self._selection)
         # What a prepared dataset met is found by its folder, by any process and at any time.
         faults = {"faults": FaultLog(f"{self._prepared_in}/{split}")} if self._prepared_in else {}
-        return Quintuples(
+        return SplitRows(
             self.release, split, options, prefetch=self.config.prefetch in (None, True), **faults
         )
 
@@ -236,12 +236,12 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
             generators.append(datasets.SplitGenerator(split, {"rows": rows, "shards": rows.shards()}))
         return generators
 
-    def _generate_examples(self, rows: Quintuples, shards: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _generate_examples(self, rows: SplitRows, shards: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         for _, _, key, row in rows.read(shards):
             yield key, row
 
     def _as_streaming_dataset_single(self, split_generator: datasets.SplitGenerator) -> RowStream:
-        rows: Quintuples = split_generator.gen_kwargs["rows"]
+        rows: SplitRows = split_generator.gen_kwargs["rows"]
         start = self.config.start or 0
         if start:
             rows.places_of(start, rows.shards())  # refuses early what is no row
