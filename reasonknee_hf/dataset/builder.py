@@ -209,6 +209,15 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         splits = release.annotated_splits(self.config.annotations) if config.asks else release.splits
         if config.splits is not None:
             splits = tuple(split for split in splits if split in config.splits)
+        hidden = {column for other in self.dataset.configs.values() for column in other.hidden}
+        lacking = release.splits_without(hidden - {*config.hidden}) if config.asks else frozenset()
+        if splits and lacking.issuperset(splits):
+            fits = [name for name, other in self.dataset.configs.items() if hidden <= {*other.hidden}]
+            raise OptionError(
+                f"{release.tree.name} was written without {', '.join(sorted(hidden))}: its rows are those of the config"
+                f" {' or '.join(fits)}, not of {self.config.name}."
+            )
+        splits = tuple(split for split in splits if split not in lacking)
         if config.chosen is not None:
             chosen = config.chosen(release)
             splits = tuple(s for s in splits if any(scan.scan_id in chosen for scan in release.scans(s)))

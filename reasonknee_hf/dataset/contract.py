@@ -122,6 +122,9 @@ class Release(Protocol):
     def find_mask(self, scan: Any) -> str | None:
         """Where the mask of a scan lies; `None` if it is nowhere."""
 
+    def splits_without(self, columns: Collection[str]) -> frozenset[str]:
+        """The splits whose records lack one of these columns altogether."""
+
     def copy_path(self, scan: Any, column: str) -> str:
         """Where a copy of the volume (`image`) or the mask (`mask`) of a scan lies in a folder of copies."""
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import logging
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import SIDES, Scan, scan_from_image_path
 
-logger = logging.getLogger(__name__)
-
 _RICHEST = ("full", "records", "high_fidelity", "bench")
 _SCAN = ("patient_id", "visit", "study", "series", "knee_side")
 _HEADER = [
@@ -47,7 +44,7 @@ _HEADER = [
     "image_filepath",
     "label_filepath",
 ]
-_FORMAT = 1  # of what lies in the cache
+_FORMAT = 2  # of what lies in the cache
 
 Place = tuple[str, int | None, int | None, str]  # file, where in it, bytes, name; or a URL alone
 
@@ -60,13 +57,19 @@ class PublishedRelease(Release):
         dataset: Description,
         fs: ReasonKneeFileSystem,
         urls: Mapping[str, Sequence[str | None]],
+        lacking: Collection[str] = (),
         **options: Any,
     ) -> None:
         self._urls = dict(urls)
+        self._lacking = frozenset(lacking)
         super().__init__(dataset, fs, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_urls": self._urls}
+        return super().__getstate__() | {"_urls": self._urls, "_lacking": self._lacking}
+
+    def splits_without(self, columns: Collection[str]) -> frozenset[str]:
+        """The splits that were written without the columns that give the answer away."""
+        return self._lacking if columns else frozenset()
 
     def find_image(self, scan: Scan) -> str | None:
         """URL of the volume under `images=` or in the version; `None` if it is in neither."""
@@ -120,12 +123,13 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
                 shutil.rmtree(folder, ignore_errors=True)
                 os.rename(temporary, folder)
                 os.mkdir(temporary)
-    places = json.loads((folder / "places.json").read_text("utf-8"))
+    kept = json.loads((folder / "places.json").read_text("utf-8"))
     urls = {
-        scan: [None if one is None else _url(tree, *one) for one in both] for scan, both in places.items()
+        scan: [None if one is None else _url(tree, *one) for one in both]
+        for scan, both in kept["places"].items()
     }
     fs = ReasonKneeFileSystem(source=str(folder), skip_instance_cache=True)
-    return PublishedRelease(dataset, fs, urls, **options)
+    return PublishedRelease(dataset, fs, urls, kept["lacking"], **options)
 
 
 def _url(tree: Tree, path: str, start: int | None, size: int | None, name: str) -> str:
@@ -149,12 +153,13 @@ def _write(tree: Tree, manifests: Sequence[Mapping[str, Any]], out: Path) -> Non
     asked = [one for one in manifests if one["kind"] == "questions"]
     asked.sort(key=lambda one: _RICHEST.index(one["provenance"]["options"]["config"]))
     by_split: dict[str, list[str]] = {}
+    lacking: set[str] = set()
     for one in asked:
         mine: dict[str, list[str]] = {}
         for split, path, _ in _tables(one):
             mine.setdefault(split, []).append(path)
         if one["provenance"]["options"]["config"] == "bench" and mine.keys() - by_split.keys():
-            logger.warning("%s holds no reasoning and no answers of %s", tree.name, ", ".join(mine))
+            lacking.update(mine.keys() - by_split.keys())
         by_split = mine | by_split
     for folder in ("data/split_files", "data/generate_data"):
         (out / folder).mkdir(parents=True)
@@ -181,7 +186,7 @@ def _write(tree: Tree, manifests: Sequence[Mapping[str, Any]], out: Path) -> Non
     if labels:
         (out / layout.LABELS_FILE).parent.mkdir(parents=True, exist_ok=True)
         (out / layout.LABELS_FILE).write_text(json.dumps(labels), "utf-8")
-    (out / "places.json").write_text(json.dumps(places), "utf-8")
+    (out / "places.json").write_text(json.dumps({"places": places, "lacking": sorted(lacking)}), "utf-8")
 
 
 def _tables(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

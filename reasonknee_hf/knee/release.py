@@ -224,6 +224,10 @@ class Release:
         place = self.fs.unstrip_protocol(path) if self.image_folder is None else self.image_folder.place(path)
         return self.find_image(scan) or place
 
+    def splits_without(self, columns: Collection[str]) -> frozenset[str]:
+        """The splits whose records lack one of these columns altogether; none of a release."""
+        return frozenset()
+
     def copy_path(self, scan: Scan, column: str) -> str:
         """Where a copy of the scan's volume or mask lies in a folder of copies: as in `data/`."""
         published = scan.image_filepath if column == "image" else scan.label_filepath or ""

@@ -10,6 +10,7 @@ from publishing import REPO, push_bench, rows_of
 from support import files_below
 
 from reasonknee_hf.dataset.loading import load_dataset
+from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.fs.stretch import stretch_url
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
@@ -119,3 +120,12 @@ def test_stretches_of_a_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         filesystem.info("nothing")
     assert files_below(tmp_path).keys() == {"t"}
+
+
+def test_a_version_without_answers_is_no_source_of_rows_with_answers(sample_dir, tmp_path):
+    convert(tmp_path, "bench", source=str(sample_dir), on_error="null", volumes="none")
+    assert all_rows(str(tmp_path), "bench", "test")
+    with pytest.raises(
+        OptionError, match=r"written without answer, cot: its rows are those of the config bench"
+    ):
+        load_dataset("full", streaming=True, source=str(tmp_path))
