@@ -180,7 +180,7 @@ def _read_priors(args: argparse.Namespace) -> Priors | None:
 
 def _train_priors(args: argparse.Namespace) -> Priors:
     from reasonknee_hf.bench import count_grades
-    from reasonknee_hf.knee.scoring.reference_rows import release_rows
+    from reasonknee_hf.knee.scoring.reference_reading import release_rows
 
     rows = release_rows(open_chosen_release(args), "train")
     priors: Priors = count_grades(rows, f"the training split of {args.source or 'the release'}")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from reasonknee_hf.dataset.index import RowIndex
     from reasonknee_hf.dataset.row_features import RowFeatures
     from reasonknee_hf.hub.tree import Tree
 
@@ -174,7 +173,8 @@ class Description:
         scan_row: The columns that tell about a scan: all of a row of a config that does not ask.
         unlisted: The scan that a volume's name alone tells, for records of volumes that a split does not list.
         question_of: The number of the question that a prompt asks; `None` for an unknown one.
-        weights: The weight of each row of an annotation file where rare answers come more often.
+        weights: The weight of each row of an annotation file where rare answers come more often: takes the release, the
+            file, and its `RowIndex`.
         annotations: The kinds of published arrays of records; the first one is the default.
         open_options: The options of `load_dataset` that `open` takes, but for the token.
         card: `"module:attribute"` of what its cards say; see `publish.card_words`.
@@ -200,7 +200,7 @@ class Description:
     unlisted: Callable[[object, str], Any]
     question_of: Callable[[str], int | None]
     builder: str
-    weights: Callable[[Any, str, RowIndex], npt.NDArray[np.float64]] | None = None
+    weights: Callable[[Any, str, Any], npt.NDArray[np.float64]] | None = None
     card: str | None = None
     scorer: str | None = None
     lessons: str | None = None

@@ -14,12 +14,10 @@ import numpy.typing as npt
 
 from reasonknee_hf.dataset.contract import Config, Release
 from reasonknee_hf.dataset.faults import FaultLog
-from reasonknee_hf.dataset.index import IndexBuilder, RowIndex
-from reasonknee_hf.dataset.indexing import keep_index, known_index, row_index
+from reasonknee_hf.dataset.index import IndexBuilder, RowIndex, keep_index, known_index, row_index
 from reasonknee_hf.dataset.joining import Joiner, RowOptions
 from reasonknee_hf.dataset.json_record import RawRecord
-from reasonknee_hf.dataset.order import permutation
-from reasonknee_hf.dataset.repeats import repeats, total
+from reasonknee_hf.dataset.order import permutation, repeats, total
 from reasonknee_hf.dataset.shards import read_records, scan_reader, shard_count, share
 from reasonknee_hf.dataset.states import DONE, Passed, Place
 from reasonknee_hf.errors import OptionError

@@ -22,9 +22,9 @@ from datasets.formatting import get_formatter
 from datasets.iterable_dataset import ExamplesIterable
 
 from reasonknee_hf.dataset import seams
-from reasonknee_hf.dataset.codecs import item_type
 from reasonknee_hf.dataset.faults import Report
 from reasonknee_hf.dataset.prepared import fault_logs
+from reasonknee_hf.dataset.row_features import item_type
 from reasonknee_hf.dataset.split_rows import SplitRows
 from reasonknee_hf.dataset.states import ANY_PART, DONE, STATE_VERSION, Passed, Places, misfit, read_places
 from reasonknee_hf.errors import OptionError, RecordError, StateError

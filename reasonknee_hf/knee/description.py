@@ -14,12 +14,12 @@ from reasonknee_hf.dataset.row_features import RowFeatures
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.disk import CacheLike
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
+from reasonknee_hf.knee.grade_weights import row_weights
 from reasonknee_hf.knee.layout import BOX_AXES, DEFAULT_REVISION, DEFAULT_SOURCE
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, question_number
 from reasonknee_hf.knee.published_release import is_published, open_published
 from reasonknee_hf.knee.records import scan_columns, to_row
 from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.row_weights import row_weights
 from reasonknee_hf.knee.scans import SIDES, Scan, unlisted_scan
 from reasonknee_hf.volumes.feature import VolumeFeature
 

@@ -93,5 +93,5 @@ def _advice(error: FileNotFoundError, mask: bool) -> str:
         return f"the mask cannot be opened ({reason})"
     return (
         f"the volume cannot be opened ({reason}). Volumes may be under terms of their own and not part of this release:"
-        " the card of the dataset says who gives them out. Give as images= the folder or URL that holds yours"
+        " the card of the dataset says who gives them out; give as images= the folder or URL that holds yours"
     )

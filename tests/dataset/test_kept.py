@@ -13,7 +13,7 @@ from huggingface_hub import constants, snapshot_download
 from support import in_fresh_process, plain
 
 import reasonknee_hf
-from reasonknee_hf.dataset import indexing
+from reasonknee_hf.dataset import index as indexing
 from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.errors import OfflineError
 from reasonknee_hf.hub import disk

@@ -14,7 +14,7 @@ from fsspec.utils import stringify_path, tokenize
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.hub.disk import Cache, CacheLike, chosen_cache
+from reasonknee_hf.hub.disk import Cache, CacheLike, ForkSafeLock, chosen_cache
 from reasonknee_hf.hub.fs.readonly import (
     Info,
     MountedTree,
@@ -24,7 +24,6 @@ from reasonknee_hf.hub.fs.readonly import (
     slice_bounds,
 )
 from reasonknee_hf.hub.fs.treefile import TreeFile, said
-from reasonknee_hf.hub.locks import ForkSafeLock
 from reasonknee_hf.hub.tree import Tree, pieces
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url

@@ -19,7 +19,7 @@ from reasonknee_hf.errors import (
     RemoteMissingError,
     UnreachableError,
 )
-from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.disk import ForkSafeLock
 from reasonknee_hf.hub.tree import (
     CHUNK,
     POINTER_LIMIT,

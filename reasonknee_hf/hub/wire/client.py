@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import ReasonKneeError, UnreachableError
-from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.disk import ForkSafeLock
 from reasonknee_hf.hub.tree import chunk_sizes
 from reasonknee_hf.hub.wire.connections import (
     PunctualResponse,

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
-from reasonknee_hf.hub.disk import GIB, DiskCache, our_folders, write_file
-from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.disk import GIB, DiskCache, ForkSafeLock, our_folders, write_file
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, ArchiveMember, Directory, Location
 from reasonknee_hf.hub.zips.member_names import common_folder, parent_folders, unsafe_reason
