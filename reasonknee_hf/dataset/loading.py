@@ -6,7 +6,7 @@ from typing import Any
 
 import datasets
 
-from reasonknee_hf.dataset.contract import described, imported, known_names
+from reasonknee_hf.dataset.contract import described, imported
 from reasonknee_hf.dataset.register import code_hash
 from reasonknee_hf.errors import OptionError
 
@@ -50,7 +50,7 @@ def load_dataset(
         EndpointError: No endpoint gave what was asked.
     """
     before, _, config = (name or "").rpartition("/")
-    dataset = described(before or known_names()[0])
+    dataset = described(before or None)
     if streaming and (num_proc or keep_in_memory):
         raise OptionError(
             "num_proc= and keep_in_memory= prepare files in the cache: they do not go with streaming=True."
@@ -61,7 +61,7 @@ def load_dataset(
         cache_dir=cache_dir,
         dataset_name=dataset.name,
         config_name=config or None,
-        hash=code_hash(),
+        hash=code_hash(dataset.name),
         features=features,
         token=token,
         **options,

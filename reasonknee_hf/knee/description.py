@@ -180,6 +180,7 @@ KNEE = Description(
     unlisted=unlisted_scan,
     question_of=question_number,
     builder="reasonknee_hf.knee.knee_builder:ReasonKnee",
+    card="reasonknee_hf.knee.knee_card:KNEE_CARD",
     scorer="reasonknee_hf.knee.scoring.knee_scorer:KNEE_SCORER",
     lessons="reasonknee_hf.knee.training.knee_lessons:KNEE_LESSONS",
     checks="reasonknee_hf.knee.checks:check",

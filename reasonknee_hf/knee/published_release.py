@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import cached_assets_path
 
-from reasonknee_hf.dataset.contract import Description
+from reasonknee_hf.dataset.contract import MANIFEST, Description
 from reasonknee_hf.errors import ReleaseError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.fs.stretch import stretch_url
@@ -34,9 +34,6 @@ from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import SIDES, Scan, scan_from_image_path
 
 logger = logging.getLogger(__name__)
-
-MANIFEST = re.compile(r"([^/]+)/reasonknee-[0-9a-f]{8}\.json")
-"""Files that say what was written of one config."""
 
 _RICHEST = ("full", "records", "high_fidelity", "bench")
 _SCAN = ("patient_id", "visit", "study", "series", "knee_side")

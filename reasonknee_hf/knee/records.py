@@ -14,6 +14,7 @@ from hashlib import blake2s
 from typing import Any
 
 from reasonknee_hf.dataset.contract import Problem
+from reasonknee_hf.dataset.json_text import is_unicode
 from reasonknee_hf.knee.moaks import QUESTIONS, Question, fold, question_for_key, question_for_prompt
 from reasonknee_hf.knee.scans import Scan
 
@@ -121,17 +122,6 @@ def _text(record: Mapping[str, Any], column: str, problems: list[Problem]) -> st
         problems.append(Problem(column, "it has half of a surrogate pair, which no text column can hold"))
         return None
     return value
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text column can hold it: there are no halves of surrogate pairs."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _json_text(value: Any) -> str:

@@ -14,7 +14,8 @@ import yaml
 from datasets import Features
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.cardtext import LICENCE, SOURCE_ID, attribution, require_attribution, section
+from reasonknee_hf.publish.card_words import words_of
+from reasonknee_hf.publish.cardtext import attribution, require_attribution, section
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion
 from reasonknee_hf.publish.rules import card_problems, front_matter, is_default, read_metadata, size_category
 from reasonknee_hf.publish.schema import has_volumes, plain_volumes
@@ -24,7 +25,6 @@ logger = logging.getLogger(__name__)
 UNNAMED = re.compile(r"data/([^/]+?)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 """Files that `datasets` takes for the config `default` of a card without configs."""
 
-_TAGS = ["medical", "mri", "knee", "3d", "moaks", "nifti"]
 _TASKS = ["visual-question-answering", "image-text-to-text"]
 _KEY = re.compile(r"^(?=[^\s#-])(?:\"[^\"]*\"|'[^']*'|[^:#]+?)\s*:(?=\s|$)", re.MULTILINE)
 
@@ -72,15 +72,16 @@ def merged_card(
         content = grade_picture(first.counts)
     taken = picture in names and first.name not in ours  # a file of others
     pictures = {} if content is None or taken else {picture: content}
+    words = words_of(conversion.job.release.dataset)
     text, body = front_matter(old)
     metadata = merged_metadata(text, conversion, names, ours)
     if not body.strip():
-        body = "\n# 3DReasonKnee, derived version\n"
+        body = f"\n# {words.name}, derived version\n"
     text = section(conversion, place, defects, next(iter(pictures), None))
     body = placed(body, first.name, text)
-    body = placed(body, "attribution", attribution())
+    body = placed(body, "attribution", attribution(words))
     card = f"---\n{metadata}---\n{body}"
-    require_attribution(card)
+    require_attribution(card, words)
     problems = [problem for problem in card_problems(card) if problem not in before]
     if problems:
         raise PublishError("The card would be refused: " + "; ".join(problems) + ". Nothing was sent.")
@@ -120,14 +121,15 @@ def merged_metadata(
         *infos,
         *(_info_entry(config, name, features) for config, name, features in written),
     ]
+    words = words_of(conversion.job.release.dataset)
     changes: dict[str, Any] = {
-        "license": data.get("license", LICENCE),
+        "license": data.get("license", words.licence),
         "language": data.get("language", ["en"]),
-        "pretty_name": data.get("pretty_name", "3DReasonKnee, derived version"),
+        "pretty_name": data.get("pretty_name", f"{words.name}, derived version"),
         "size_categories": [size_category(_question_rows(infos))],
         "task_categories": _union(data.get("task_categories"), _TASKS),
-        "tags": _union(data.get("tags"), _TAGS),
-        "source_datasets": _union(data.get("source_datasets"), [SOURCE_ID]),
+        "tags": _union(data.get("tags"), [*words.tags]),
+        "source_datasets": _union(data.get("source_datasets"), [words.source]),
         "configs": configs,
         "dataset_info": infos,
     }

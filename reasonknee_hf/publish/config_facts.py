@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Features
 
-from reasonknee_hf.knee.moaks import CATEGORIES
 from reasonknee_hf.publish.job import Job
 
 GradeCounts = dict[str, dict[int, int]]
@@ -144,9 +143,9 @@ def files_named(store: Store, files: Iterable[str]) -> set[str]:
     return found
 
 
-def grade_counts(store: Store, files: Iterable[str]) -> Counter[tuple[str, int]]:
-    """How often each category has each grade; every attribute of a row counts."""
-    counts: Counter[tuple[str, int]] = Counter()
+def grade_counts(store: Store, files: Iterable[str]) -> Counter[tuple[int, int]]:
+    """How often each category, by its number, has each grade; every attribute of a row counts."""
+    counts: Counter[tuple[int, int]] = Counter()
     for name in files:
         with store.open(name) as stream, pq.ParquetFile(stream) as file:
             for batch in file.iter_batches(columns=["category", "grades"], batch_size=1 << 16):
@@ -160,15 +159,15 @@ def grade_counts(store: Store, files: Iterable[str]) -> Counter[tuple[str, int]]
                 )
                 for row in pairs.group_by(["category", "grade"]).aggregate([([], "count_all")]).to_pylist():
                     if row["category"] is not None:
-                        counts[CATEGORIES[row["category"]], row["grade"]] += row["count_all"]
+                        counts[row["category"], row["grade"]] += row["count_all"]
     return counts
 
 
-def by_category(counts: Counter[tuple[str, int]]) -> GradeCounts:
+def by_category(counts: Counter[tuple[int, int]], names: Sequence[str]) -> GradeCounts:
     """The counts as category → grade → number, in order."""
-    found: GradeCounts = {name: {} for name in CATEGORIES}
+    found: GradeCounts = {name: {} for name in names}
     for (category, grade), count in sorted(counts.items()):
-        found[category][grade] = count
+        found[names[category]][grade] = count
     return {name: grades for name, grades in found.items() if grades}
 
 

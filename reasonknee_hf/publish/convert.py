@@ -31,7 +31,7 @@ def convert(
     `{name}_volumes`. Files that an earlier call finished are kept while options, release and volumes are the same and
     the files are as its manifest says.
 
-        convert("my-knees", "bench", source="sample", categories="BML", limit=100)
+        convert("my-version", "bench", source="sample", categories="BML", limit=100)
 
     Args:
         out: A folder. Configs that lie there already stay.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reasonknee_hf.dataset.contract import Release
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.release import Release
 
 if TYPE_CHECKING:
     from reasonknee_hf.verify import Report

@@ -9,13 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from reasonknee_hf.dataset.contract import Description, Release, described
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.description import KNEE
-from reasonknee_hf.knee.release import Release
 from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.publish.parquet import Limits
+from reasonknee_hf.publish.row_selection import Selection, whole_number
 from reasonknee_hf.publish.schema import VOLUME_MODES
-from reasonknee_hf.publish.selection import Selection, whole_number
 from reasonknee_hf.version import __version__
 
 FORMAT = 2
@@ -31,19 +30,14 @@ class ReleaseSpec:
     endpoint: tuple[str, ...] | None = None
     images: str | None = None
     high_fidelity: str | tuple[str, ...] | None = None
+    dataset: str | None = None
 
     def open(self, token: str | bool | None = None) -> Release:
         """The release."""
-        from reasonknee_hf.knee.description import open_release
-
-        return open_release(
-            self.source,
-            self.revision,
-            self.endpoint,
-            token,
-            images=self.images,
-            high_fidelity=self.high_fidelity,
-        )
+        dataset = described(self.dataset)
+        options = {name: getattr(self, name, None) for name in dataset.open_options}
+        release: Release = dataset.open(token=token, **{n: v for n, v in options.items() if v is not None})
+        return release
 
 
 # Open releases of this process, by how they were opened and in which state: a worker makes many shards of one.
@@ -90,7 +84,7 @@ class Job:
 
     Args:
         release: How to open the release.
-        origin: Where the data come from, for people: `rajpurkarlab/3DReasonKnee` or `a local folder`.
+        origin: Where the data come from, for people: the id of a repository or `a local folder`.
         sha: Commit of a Hub release.
         identity: State of the release; part of the fingerprint, never written out.
         config: Config of the rows.
@@ -115,9 +109,9 @@ class Job:
 
     def __post_init__(self) -> None:
         for what, value, valid in (
-            ("config", self.config, (*KNEE.configs, "records")),
+            ("config", self.config, (*self.dataset.configs, "records")),
             ("volumes", self.volumes, VOLUME_MODES),
-            ("annotations", self.annotations, ("all", "balanced")),
+            ("annotations", self.annotations, self.dataset.annotations),
             ("on_error", self.on_error, ("raise", "skip", "null")),
         ):
             if value not in valid:
@@ -131,6 +125,11 @@ class Job:
             raise OptionError(
                 "The config 'scans' without volumes holds nothing; choose another value of volumes=."
             )
+
+    @property
+    def dataset(self) -> Description:
+        """What the release is one of."""
+        return described(self.release.dataset)
 
     def opened(self) -> Release:
         """The release, opened once a process."""
@@ -201,14 +200,9 @@ class Job:
 
 def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tuple[Job, Release]:
     """The job that some options describe, and its release, opened with a token."""
-    source = given.source
-    if source == "sample":
-        from reasonknee_hf.knee.sample import sample_folder
-
-        source = str(sample_folder())
     endpoint, listed = given.endpoint, given.high_fidelity
     spec = ReleaseSpec(
-        source,
+        given.source,
         given.revision,
         (endpoint,) if isinstance(endpoint, str) else tuple(endpoint) if endpoint else None,
         given.images,
@@ -219,8 +213,11 @@ def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tupl
     derived = Derived(given.previews, given.frames, given.crops, given.crop_margin)
     limits = Limits(given.row_group_bytes, given.shard_bytes)
     release = spec.open(token)
-    if given.config == "high_fidelity":  # a list may change under the same path; what it says is told instead
-        spec = replace(spec, high_fidelity=tuple(sorted(release.high_fidelity_ids)))
+    config = release.dataset.configs.get(given.config)
+    if (
+        config is not None and config.chosen
+    ):  # a list may change under the same path; what it says is told instead
+        spec = replace(spec, high_fidelity=tuple(sorted(config.chosen(release))))
     job = Job(
         release=spec if release.sha is None else replace(spec, revision=release.sha),
         origin=describe_origin(release, given.source),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reasonknee_hf.knee.published_release import MANIFEST
+from reasonknee_hf.dataset.contract import MANIFEST
 from reasonknee_hf.publish.config_facts import Store, hash_of
 
 _AUTHOR = "reasonknee_hf"

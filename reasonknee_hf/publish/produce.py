@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import chain
+from typing import Any
 
+from reasonknee_hf.dataset.contract import Release
 from reasonknee_hf.errors import OptionError, PublishError, VolumeMissingError
-from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.publish.config_facts import (
     ConfigFacts,
     Conversion,
@@ -169,13 +169,13 @@ def produce(
                 f"The selection {job.selection.describe()} keeps no row of {job.config} of {release.tree.name}. "
                 "Widen it."
             )
-        counts: Counter[tuple[str, int]] = Counter()
+        counts: Counter[tuple[int, int]] = Counter()
         scans = {split: [] for split in splits}
         for split, facts in questions.splits.items():
             if job.config != "records":
                 counts += grade_counts(store, facts.files)
             scans[split] = scan_ids(store, facts.files)
-        questions.counts = by_category(counts)
+        questions.counts = by_category(counts, job.dataset.categories)
         configs = [questions]
     if job.volumes != "none":
         tasks = [task for split in splits for task in volume_tasks(job, release, split, scans[split])]
@@ -191,7 +191,7 @@ def produce(
     return Conversion(job, written, release.labels), run.manifests
 
 
-def all_there(job: Job, scans: Iterable[Scan]) -> bool:
+def all_there(job: Job, scans: Iterable[Any]) -> bool:
     """Whether nothing is missing that would stop the conversion."""
     try:
         return job.on_error != "raise" or all(ScanFiles(job, scan).complete for scan in scans)
@@ -199,8 +199,9 @@ def all_there(job: Job, scans: Iterable[Scan]) -> bool:
         return False
 
 
-def _candidates(job: Job, release: Release, splits: Sequence[str]) -> Iterator[Scan]:
-    chosen = release.high_fidelity_ids if job.config == "high_fidelity" else None
+def _candidates(job: Job, release: Release, splits: Sequence[str]) -> Iterator[Any]:
+    config = job.dataset.configs.get(job.config)
+    chosen = config.chosen(release) if config is not None and config.chosen else None
     for scan in (scan for split in splits for scan in release.scans(split)):
         if job.selection.keeps_scan(scan) and (chosen is None or scan.scan_id in chosen):
             yield scan
@@ -209,8 +210,9 @@ def _candidates(job: Job, release: Release, splits: Sequence[str]) -> Iterator[S
 def chosen_splits(job: Job, release: Release) -> list[str]:
     """The splits to write, in order."""
     offered = release.splits if job.config == "scans" else release.annotated_splits(job.annotations)
-    if job.config == "bench":
-        offered = tuple(split for split in offered if split == "test")
+    config = job.dataset.configs.get(job.config)
+    if config is not None and config.splits is not None:
+        offered = tuple(split for split in offered if split in config.splits)
     chosen = [split for split in offered if job.selection.splits is None or split in job.selection.splits]
     unknown = [split for split in job.selection.splits or () if split not in offered]
     if unknown or not chosen:

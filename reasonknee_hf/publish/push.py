@@ -51,7 +51,7 @@ def push(
     again. Other configs of the repository, and what others wrote on its card, stay. Limits of the Hub's viewer that a
     table hits are logged before it travels; `reasonknee check-card` says the same of a folder.
 
-        push("me/my-knees", "bench", volumes="none", categories="BML")
+        push("me/my-version", "bench", volumes="none", categories="BML")
 
     Args:
         repo_id: `OWNER/NAME`; created where it does not exist, when there is something to send.

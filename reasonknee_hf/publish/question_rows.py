@@ -11,9 +11,9 @@ from typing import Any
 
 from reasonknee_hf.dataset.contract import Release
 from reasonknee_hf.dataset.joining import scan_named
+from reasonknee_hf.dataset.json_text import is_unicode
 from reasonknee_hf.dataset.shards import read_records, read_values, share
 from reasonknee_hf.errors import RecordError
-from reasonknee_hf.knee.records import is_unicode
 from reasonknee_hf.publish.job import Derived, Job
 from reasonknee_hf.publish.parquet import Batch
 from reasonknee_hf.publish.volume_files import ScanFiles

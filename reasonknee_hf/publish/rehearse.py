@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from reasonknee_hf.dataset.contract import MANIFEST
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.knee.published_release import MANIFEST
 from reasonknee_hf.publish import croissant
 from reasonknee_hf.publish.card import UNNAMED, card_configs, default_config, local_place, merged_card
-from reasonknee_hf.publish.cardtext import LICENCE
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, Folder, SplitFacts
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.manifest import Manifest, Part
@@ -65,8 +64,9 @@ def rehearse(job: Job, standing: Standing, deleted: Sequence[str] = ()) -> str:
     _refuse_other_reader(merged, standing.names, standing.place)
     croissant.version_croissant(standing.description, empty, standing.place, {*ours(job, standing), *deleted})
     licence = read_metadata(front_matter(standing.card)[0]).get("license")
-    if licence not in (None, LICENCE, [LICENCE]):
-        logger.warning("the card says licence %r; the derived annotations are %s", licence, LICENCE)
+    own = job.dataset.licence
+    if licence not in (None, own, [own]):
+        logger.warning("the card says licence %r; the derived annotations are %s", licence, own)
     before, after = (default_config(front_matter(one)[0], standing.names) for one in (standing.card, merged))
     if before not in (None, after):
         logger.warning(

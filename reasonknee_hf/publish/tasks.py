@@ -71,11 +71,13 @@ class ShardTask:
         if self.kind == CROPS:
             return schema.crop_features()
         if self.kind == VOLUMES:
-            return schema.volume_features(self.job.volumes, masks=self.job.masks)
+            return schema.volume_features(self.job.volumes, self.job.dataset, masks=self.job.masks)
         if self.job.config == "records":
             return schema.record_features()
         extra = self.job.derived
-        return schema.question_features(self.job.config, previews=extra.previews, frames=extra.frames > 0)
+        return schema.question_features(
+            self.job.config, self.job.dataset, previews=extra.previews, frames=extra.frames > 0
+        )
 
     def beside(self, store: Store, tables: Sequence[str]) -> set[str]:
         """Files that tables of this task name by their path."""

@@ -62,7 +62,7 @@ KINDS: dict[str, tuple[str, str]] = {
     # volumes
     "volume-broken": ("error", "volumes that cannot be read"),
     "volume-placeless": ("error", "volumes under images= whose header says nothing about where they lie"),
-    "volume-other-knee": ("error", "volumes under images= that are of the other knee of the visit"),
+    "volume-other-side": ("error", "volumes under images= that are of the other side"),
     "volume-other-series": ("error", "volumes under images= that are of another series than 3D DESS"),
     "volume-float64": ("warning", "volumes under images= stored as float64, in four times the room"),
     "volume-axes": (

@@ -11,7 +11,6 @@ import pytest
 from hub import faults as f
 from huggingface_hub import constants, snapshot_download
 from support import in_fresh_process, plain
-from torch.utils.data import DataLoader
 
 import reasonknee_hf
 from reasonknee_hf.dataset import indexing
@@ -21,6 +20,8 @@ from reasonknee_hf.hub import disk
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.volumes.volume_cache import volume_cache
+
+DataLoader = pytest.importorskip("torch.utils.data").DataLoader  # the oldest versions are tested without
 
 REPO = "owner/release"
 

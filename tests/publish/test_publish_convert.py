@@ -23,7 +23,7 @@ from reasonknee_hf.errors import OptionError, PublishError, RecordError, VolumeM
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.question_rows import _json_writer, published_record
-from reasonknee_hf.publish.selection import Selection
+from reasonknee_hf.publish.row_selection import Selection
 
 # --- loads for everyone ------------------------------------------------------------------------------------------
 
@@ -375,3 +375,19 @@ def test_records_of_some_patients_up_to_a_limit(sample_dir, tmp_path, limit):
     )  # fmt: skip
     rows = pq.read_table(tables(tmp_path / "o", "records")[0]).to_pylist()
     assert [published_record(row) for row in rows] == expected[:limit]
+
+
+def test_the_words_of_load_dataset_choose_the_same_rows(sample_dir, tmp_path):
+    from reasonknee_hf import load_dataset
+
+    source, scan = str(sample_dir), open_release(str(sample_dir)).scans("train")[0].scan_id
+    for number, chosen in enumerate(
+        ({"questions": [5, 7]}, {"scans": scan}, {"fraction": 0.5, "questions": 1})
+    ):
+        out = tmp_path / str(number)
+        convert(out, "full", source=source, on_error="null", volumes="none", masks=False, **chosen)
+        written = {row["id"] for file in tables(out, "full") for row in pq.read_table(file).to_pylist()}
+        parts = load_dataset(
+            "full", streaming=True, source=source, on_error="null", masks=False, prefetch=False, **chosen
+        )
+        assert written == {row["id"] for part in parts.values() for row in part} != set()

@@ -653,7 +653,7 @@ def test_commands_say_json(sample_dir, tmp_path, capsys):
 def test_every_choice_of_rows_is_an_option(sample_dir, tmp_path):
     from dataclasses import fields
 
-    from reasonknee_hf.publish.selection import Selection
+    from reasonknee_hf.publish.row_selection import Selection
 
     assert {one.name for one in fields(Selection)} <= {one.name for one in fields(ConvertOptions)}
     options = {"source": str(sample_dir), "on_error": "null", "volumes": "none"}

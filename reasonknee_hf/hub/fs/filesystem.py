@@ -325,7 +325,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         found = self._view.locate(inner)
         if found.archive is None:
             return found
-        name, state = found.archive.name, self._state(found)
+        name, state = found.archive.name, self._view.state(found)
         if self._archive_states.setdefault(name, state) != state:
             self.invalidate_cache()  # an archive of a folder was replaced: what is known of it is of another one
             self._archive_states[name] = state
@@ -334,16 +334,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     def ukey(self, path: str) -> str:
         """Another text as soon as a file changes: size and time of what a local folder holds. Commits do not change."""
-        return str(self._state(self._locate(path)))
-
-    def _state(self, found: Whereabouts) -> list[tuple[int, int, int]]:
-        if self.tree.sha is not None:
-            return []
-        files = [
-            self.tree.url(part) for part in (found.archive.parts.paths if found.archive else [found.path])
-        ]
-        states = [os.stat(file) for file in files if os.path.isfile(file)]
-        return [(state.st_size, state.st_mtime_ns, state.st_ino) for state in states]
+        return str(self._view.state(self._locate(path)))
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         members: dict[CutArchive, dict[str, str]] = {}
@@ -381,8 +372,8 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         found = self._locate(path)
         if found.archive is None:
             yield from self.tree.stream(found.path, start, stop)
-            return
-        yield from pieces(found.archive.read(found.member)[start:stop])
+        else:
+            yield from pieces(found.archive.read(found.member)[start:stop])
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         found = self._locate(path) if mode == "rb" else None

@@ -335,6 +335,14 @@ class MountedTree:
         inside = self.archives[split[0]].name if split else self.tree.name
         raise FileMissingError(f"there is no {path!r} in {inside}")
 
+    def state(self, found: Whereabouts) -> list[tuple[int, int, int]]:
+        """Size, time and number of the local files behind it; nothing of a commit, which does not change."""
+        if self.tree.sha is not None:
+            return []
+        paths = [found.path] if found.archive is None else found.archive.parts.paths
+        states = [os.stat(file) for file in map(self.tree.url, paths) if os.path.isfile(file)]
+        return [(state.st_size, state.st_mtime_ns, state.st_ino) for state in states]
+
     def members(self, folder: str) -> list[str]:
         """Paths of all members below a mount, relative to it. For an unpacked folder, of its files."""
         folder = folder.strip("/")

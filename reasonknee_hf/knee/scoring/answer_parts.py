@@ -32,6 +32,8 @@ def set_apart(text: str) -> tuple[int, int, list[str]]:
 
 def split_reasoning(text: str) -> tuple[str, str | None]:
     """`text` without its reasoning, and its reasoning alone; the rest is blanked so that places stay."""
+    if "<" not in text and "◁" not in text:
+        return text, None
     spans: list[tuple[int, int]] = []
     opened = None
     for tag in _TAG.finditer(text):

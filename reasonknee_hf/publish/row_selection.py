@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from reasonknee_hf.dataset import selection as dataset
+from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS
 from reasonknee_hf.publish.filters import filter_name
 
 Row = Mapping[str, Any]
@@ -41,12 +41,13 @@ class Selection(dataset.Selection):
             object.__setattr__(self, "grades", per_attribute)
         elif self.grades is not None:
             object.__setattr__(self, "grades", _grade_numbers(self.grades))
-        dataset.check_known("category", self.categories, CATEGORIES)
-        dataset.check_known(
-            "structure", self.structures, [*dict.fromkeys(q.structure for q in QUESTIONS.values())]
-        )
+        asked = described().questions.values()
+        dataset.check_known("question", self.questions, [*described().questions])
+        dataset.check_known("category", self.categories, described().categories)
+        dataset.check_known("structure", self.structures, [*dict.fromkeys(q.structure for q in asked)])
         if isinstance(self.grades, Mapping):
-            dataset.check_known("attribute", tuple(self.grades), list(_ATTRIBUTES))
+            attributes = dict.fromkeys(a.name for q in asked for a in q.attributes)
+            dataset.check_known("attribute", tuple(self.grades), [*attributes])
         if self.limit is not None:
             object.__setattr__(self, "limit", whole_number("limit", self.limit))
             if self.limit < 1:
@@ -103,9 +104,6 @@ def _has_grade(grades: Sequence[Mapping[str, Any]], wanted: Any) -> bool:
     if isinstance(wanted, Mapping):
         return any(one["grade"] in wanted.get(one["attribute"], ()) for one in grades)
     return any(one["grade"] in wanted for one in grades)
-
-
-_ATTRIBUTES = dict.fromkeys(a.name for question in QUESTIONS.values() for a in question.attributes)
 
 
 def whole_number(what: str, value: Any) -> int:
