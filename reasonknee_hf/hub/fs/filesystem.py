@@ -87,17 +87,9 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
         cache = chosen_cache(options.get("cache"), options.get("cache_size"))
         if revision is not None:
             options["revision"] = revision
-        credentials = Credentials(endpoints, token)
-        key = tokenize(
-            cls,
-            os.getpid(),
-            source,
-            [one.url for one in endpoints],
-            options,
-            hash(credentials),
-            opened,
-            cache,
-        )
+        urls = [one.url for one in endpoints]
+        secrets = hash(Credentials(endpoints, token))
+        key = tokenize(cls, os.getpid(), source, urls, options, secrets, opened, cache)
         with _LOCK:
             instance = None if skip_instance_cache else cls._cache.get(key)
             if instance is None:
@@ -107,7 +99,7 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
                 instance.storage_args = (source,)
                 instance.storage_options = options
                 if endpoint is not None:
-                    options["endpoint"] = [one.url for one in endpoints]
+                    options["endpoint"] = urls
                 if opened is not None:
                     options["opened"] = opened
                 if not skip_instance_cache:
@@ -174,16 +166,14 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     def __reduce__(self) -> Any:
         options = {**self.storage_options, "endpoint": [one.url for one in self._endpoints]}
-        credentials = Credentials(self._endpoints, self._token)
-        sealed = seal(credentials.options) if credentials.name else None
-        opened = {"opened": credentials.name} if credentials.name else {}
-        return _restore, (
-            type(self),
-            self.source,
-            options | opened,
-            sealed,
-            self._mounted and self._mounted.tree,
-        )
+        sealed = None
+        if name := self._credentials.name:
+            options["opened"], sealed = name, seal(self._credentials.options)
+        return _restore, (type(self), self.source, options, sealed, self._mounted and self._mounted.tree)
+
+    @property
+    def _credentials(self) -> Credentials:
+        return Credentials(self._endpoints, self._token)
 
     # --- what is opened -------------------------------------------------------------------------------------
 
@@ -231,9 +221,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
             given = {name: self.storage_options[name] for name in _OF_CACHE if name in self.storage_options}
             _CACHES[tree.identity] = given
             urls = [one.url for one in self._endpoints]
-            secrets = hash(
-                Credentials(self._endpoints, self._token)
-            )  # what was opened with others is not shared
+            secrets = hash(self._credentials)  # what was opened with others is not shared
             key = tokenize(tree.identity, urls, self._encoding, repr(self._cache), secrets)
             with _LOCK:
                 mounted = _OPENED.setdefault(key, mounted)
@@ -281,7 +269,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
     def _is_mine(self, address: Address) -> bool:
         if address.endpoints and resolve_endpoints(address.endpoints) != self._endpoints:
             return False
-        if address.opened not in ("", self._opened_as, Credentials(self._endpoints, self._token).name):
+        if address.opened not in ("", self._opened_as, self._credentials.name):
             return False
         if address.revision not in (None, self.revision) and address.revision != self.tree.sha:
             return False
@@ -296,7 +284,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
             root = tree.identity
             return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
         endpoints = () if self._endpoints_are_usual() else tuple(one.url for one in self._endpoints)
-        opened = Credentials(self._endpoints, self._token).name
+        opened = self._credentials.name
         return build_url(Address(tree.identity.partition("@")[0], path, tree.sha, endpoints, opened))
 
     def url(self, path: str) -> str:
