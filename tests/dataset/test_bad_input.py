@@ -93,7 +93,7 @@ def test_a_volume_that_is_nowhere_fails_when_touched_and_says_where_to_get_it(re
     assert row["prompt"]
     with pytest.raises(errors.VolumeMissingError) as caught:
         row["image"].array()
-    assert all(word in str(caught.value) for word in (row["id"], "Osteoarthritis Initiative", "images="))
+    assert all(word in str(caught.value) for word in (row["id"], "card of the dataset", "images="))
 
 
 def test_volumes_from_another_root(release, tmp_path):
