@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.chats import conversation as conversation
     from reasonknee_hf.train.collator import Batch as Batch
     from reasonknee_hf.train.collator import Collator as Collator
+    from reasonknee_hf.train.evaluation import EvaluatedRows as EvaluatedRows
+    from reasonknee_hf.train.evaluation import RowEvaluation as RowEvaluation
     from reasonknee_hf.train.recipes import RECIPES as RECIPES
     from reasonknee_hf.train.recipes import Recipe as Recipe
     from reasonknee_hf.train.recipes import get_recipe as get_recipe
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.rewards import prompt_stream as prompt_stream
     from reasonknee_hf.train.rewards import repetition_reward as repetition_reward
     from reasonknee_hf.train.sizing import loader_sizes as loader_sizes
+    from reasonknee_hf.train.trainer_stream import evaluation_stream as evaluation_stream
     from reasonknee_hf.train.trainer_stream import training_stream as training_stream
     from reasonknee_hf.train.view import View as View
 
@@ -45,14 +48,17 @@ _PUBLIC = {
     "Augment": "augment",
     "Batch": "collator",
     "Collator": "collator",
+    "EvaluatedRows": "evaluation",
     "RECIPES": "recipes",
     "Recipe": "recipes",
     "ResumeCallback": "callbacks",
+    "RowEvaluation": "evaluation",
     "View": "view",
     "ViewIou": "rewards",
     "RareGradeReward": "rewards",
     "check_arguments": "arguments",
     "conversation": "chats",
+    "evaluation_stream": "trainer_stream",
     "format_reward": "rewards",
     "get_recipe": "recipes",
     "grade_reward": "rewards",

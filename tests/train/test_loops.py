@@ -90,6 +90,13 @@ def test_a_stream_knows_its_length_and_keeps_its_columns(make_stream, rows) -> N
     assert len(stream) == len(rows)
     assert stream.features == ds.features
     assert stream.column_names == list(next(iter(stream)))
+    kept = stream.filter(lambda row: row["question_id"] == 1)
+    assert kept.features == ds.features
+    assert training_stream(kept).column_names == stream.column_names
+    mapped = training_stream(
+        stream.map(lambda row: {"id": row["id"]}, remove_columns=["cot"]), rows=len(rows)
+    )
+    assert mapped.column_names == [name for name in stream.column_names if name != "cot"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

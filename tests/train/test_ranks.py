@@ -52,6 +52,14 @@ def ranks(sample_dir: Path, tmp_path_factory) -> list[dict]:
     return [json.loads(path.read_text()) for path in done]
 
 
+@pytest.fixture(scope="module")
+def one_rank(sample_dir: Path, tmp_path_factory) -> dict:
+    """What the same evaluation finds without ranks."""
+    from train.rank import evaluated
+
+    return evaluated(str(sample_dir), str(tmp_path_factory.mktemp("one")))["row"]
+
+
 @pytest.mark.parametrize("loop", ["ddp", "accelerate", "trainer"])
 def test_ranks_make_equal_steps_on_different_scans(ranks: list[dict], loop: str) -> None:
     first, second = (rank[loop]["seen"] for rank in ranks)
@@ -81,6 +89,28 @@ def test_what_equal_steps_cost_is_said(ranks: list[dict]) -> None:
         repeated = len(seen) - len(set(seen))
         (line, *_) = [line for line in rank["said"] if line.startswith("equal steps")]
         assert f"repeats {repeated}" in line
+
+
+def test_evaluation_takes_each_row_once_and_finds_what_one_rank_finds(
+    ranks: list[dict], one_rank: dict
+) -> None:
+    first, second = (rank["evaluated"]["row"] for rank in ranks)
+    assert first["eval_ids"] == second["eval_ids"] == one_rank["eval_ids"]
+    assert len(set(first["eval_ids"])) == 21
+    assert first["eval_right"] == second["eval_right"] == one_rank["eval_right"]
+    assert first["eval_loss"] == pytest.approx(one_rank["eval_loss"], rel=1e-4)
+
+
+def test_a_plain_trainer_leaves_out_what_fills_the_last_batch(ranks: list[dict]) -> None:
+    for rank in ranks:
+        assert rank["evaluated"]["plain"]["eval_rows"] == 21
+        assert rank["evaluated"]["plain"]["eval_empty"] == 0
+
+
+@pytest.mark.parametrize("name", ["loaded", "training", "watched"])
+def test_evaluation_that_would_hang_or_lose_rows_is_refused(ranks: list[dict], name: str) -> None:
+    for rank in ranks:
+        assert "evaluation_stream(rows)" in rank["evaluated"][name]
 
 
 def test_dispatch_from_rank_0_names_the_option(ranks: list[dict]) -> None:
