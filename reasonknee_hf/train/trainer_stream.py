@@ -244,17 +244,15 @@ class EvaluationStream(RowStream):
     """Every row once over all ranks and loader workers, made by [`evaluation_stream`].
 
     Each of them reads a stretch of rows, so a scan is decoded twice at most where stretches meet. Stretches are filled
-    with marked rows to the same length, and so make equal numbers of batches: see
-    [`~reasonknee_hf.train.collator.Reference.is_padding`].
+    with marked rows to the same length, and so make equal numbers of batches. Marked rows have no labels, and
+    [`~reasonknee_hf.train.evaluation.RowEvaluation`] leaves them out of metrics.
     """
 
     _rows: int
     _rank: tuple[int, int] = (0, 1)
 
-    @property
-    def total_dataset_length(self) -> int:
-        """Rows of all ranks together; `accelerate` leaves out what is gathered beyond them."""
-        return self._rows
+    # `accelerate` cuts what is gathered last to the rest of this by the batch of one rank, and would lose rows.
+    total_dataset_length = 0
 
     @property
     def num_shards(self) -> int:

@@ -17,6 +17,7 @@ NEEDS_EXTRA = [
     "test_trainer.py",
     "test_ranks.py",
     "test_evaluation.py",
+    "test_grpo.py",
     "test_readme.py",
     "test_examples.py",
     "test_families.py",

@@ -166,7 +166,6 @@ def evaluated(source: str, out: str) -> dict:
         labels.append(prediction.label_ids)
         return {"rows": len(prediction.label_ids), "empty": int((labels[0] == -100).all(1).sum())}
 
-    # A plain `Trainer` leaves the rows out that fill the last batch, too.
     found["plain"] = trainer(Trainer, evaluation_stream(load()), compute_metrics=count).evaluate()
     for name, cls, dataset, callbacks in (
         ("loaded", Trainer, load(), []),
