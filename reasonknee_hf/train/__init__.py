@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.collator import Collator as Collator
     from reasonknee_hf.train.evaluation import EvaluatedRows as EvaluatedRows
     from reasonknee_hf.train.evaluation import RowEvaluation as RowEvaluation
+    from reasonknee_hf.train.preferences import preference_stream as preference_stream
     from reasonknee_hf.train.recipes import RECIPES as RECIPES
     from reasonknee_hf.train.recipes import Recipe as Recipe
     from reasonknee_hf.train.recipes import get_recipe as get_recipe
@@ -66,6 +67,7 @@ _PUBLIC = {
     "loader_sizes": "sizing",
     "ordinal_reward": "rewards",
     "plan_view": "recipes",
+    "preference_stream": "preferences",
     "prompt_stream": "rewards",
     "repetition_reward": "rewards",
     "training_arguments": "arguments",

@@ -18,6 +18,7 @@ NEEDS_EXTRA = [
     "test_ranks.py",
     "test_evaluation.py",
     "test_grpo.py",
+    "test_preferences.py",
     "test_readme.py",
     "test_examples.py",
     "test_families.py",
