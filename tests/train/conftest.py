@@ -16,6 +16,7 @@ NEEDS_EXTRA = [
     "test_loops.py",
     "test_trainer.py",
     "test_ranks.py",
+    "test_killed.py",
     "test_evaluation.py",
     "test_grpo.py",
     "test_preferences.py",

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,20 +15,18 @@ import pytest
 pytestmark = pytest.mark.train
 
 
-@pytest.fixture(scope="module")
-def ranks(sample_dir: Path, tmp_path_factory) -> list[dict]:
-    """What both ranks of one run saw."""
-    folder = tmp_path_factory.mktemp("ranks")
+def run_ranks(module: str, folder: Path, arguments: Callable[[int, str], list[str]]) -> None:
+    """Runs a module in two processes with what `torchrun` would tell them. They end, or are ended, with the first."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     tests = Path(__file__).parents[1]
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "train.rank", str(sample_dir), str(folder / f"rank{rank}")],
+            [sys.executable, "-m", module, *arguments(rank, port)],
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent / "examples")]),
+                "PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent / "examples", tests.parent))),
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": "2",
@@ -42,11 +41,18 @@ def ranks(sample_dir: Path, tmp_path_factory) -> list[dict]:
         for rank in range(2)
     ]
     try:
-        running[0].wait(timeout=400)
+        assert running[0].wait(timeout=400) == 0, (folder / "rank0.err").read_text()[-3000:]
     finally:
         for process in running:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def ranks(sample_dir: Path, tmp_path_factory) -> list[dict]:
+    """What both ranks of one run saw."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks("train.rank", folder, lambda rank, _: [str(sample_dir), str(folder / f"rank{rank}")])
     done = [folder / f"rank{rank}.json" for rank in range(2)]
     assert all(path.is_file() for path in done), (folder / "rank0.err").read_text()[-3000:]
     return [json.loads(path.read_text()) for path in done]
