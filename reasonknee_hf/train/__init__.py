@@ -44,35 +44,23 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.trainer_stream import training_stream as training_stream
     from reasonknee_hf.train.view import View as View
 
-# Public name -> module that defines it. Resolved at first use.
-_PUBLIC = {
-    "Augment": "augment",
-    "Batch": "collator",
-    "Collator": "collator",
-    "EvaluatedRows": "evaluation",
-    "RECIPES": "recipes",
-    "Recipe": "recipes",
-    "ResumeCallback": "callbacks",
-    "RowEvaluation": "evaluation",
-    "View": "view",
-    "ViewIou": "rewards",
-    "RareGradeReward": "rewards",
-    "check_arguments": "arguments",
-    "conversation": "chats",
-    "evaluation_stream": "trainer_stream",
-    "format_reward": "rewards",
-    "get_recipe": "recipes",
-    "grade_reward": "rewards",
-    "iou_reward": "rewards",
-    "loader_sizes": "sizing",
-    "ordinal_reward": "rewards",
-    "plan_view": "recipes",
-    "preference_stream": "preferences",
-    "prompt_stream": "rewards",
-    "repetition_reward": "rewards",
-    "training_arguments": "arguments",
-    "training_stream": "trainer_stream",
+# Public names by the module that defines them. Resolved at first use.
+_NAMES = {
+    "arguments": "check_arguments training_arguments",
+    "augment": "Augment",
+    "callbacks": "ResumeCallback",
+    "chats": "conversation",
+    "collator": "Batch Collator",
+    "evaluation": "EvaluatedRows RowEvaluation",
+    "preferences": "preference_stream",
+    "recipes": "RECIPES Recipe get_recipe plan_view",
+    "rewards": "RareGradeReward ViewIou format_reward grade_reward iou_reward ordinal_reward prompt_stream"
+    " repetition_reward",
+    "sizing": "loader_sizes",
+    "trainer_stream": "evaluation_stream training_stream",
+    "view": "View",
 }
+_PUBLIC = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_PUBLIC, "target_text"])
 

@@ -183,12 +183,9 @@ class Collator:
         answer = chat[-1]["content"][0]["text"]
         if not whole.startswith(prompt) or answer not in whole[len(prompt) :]:
             raise OptionError(
-                f"{name_of(row)}: the chat template of {type(self.processor).__name__} does not write the"
-                " answer as"
-                " it is after its generation prompt, so it cannot be told which tokens to train on. Some"
-                " templates"
-                " of reasoning models cut <think> out: take another target, or give the processor a"
-                " plain template"
+                f"{name_of(row)}: the chat template of {type(self.processor).__name__} does not write the answer as"
+                " it is after its generation prompt, so it cannot be told which tokens to train on. Some templates"
+                " of reasoning models cut <think> out: take another target, or give the processor a plain template"
             )
         return prompt, whole[len(prompt) :]
 
@@ -263,8 +260,7 @@ class Collator:
         for row, length in zip(rows, lengths, strict=True):
             if self.max_length is not None and length > self.max_length:
                 raise RecordError(
-                    f"{name_of(row)}: its chat has {length} tokens, more than"
-                    f" max_length={self.max_length}. Take a"
+                    f"{name_of(row)}: its chat has {length} tokens, more than max_length={self.max_length}. Take a"
                     " smaller view (size= of a recipe, 'region', 'eight'), or a larger max_length"
                 )
 
@@ -309,12 +305,9 @@ def _check_processor(processor: Any, style: Style) -> None:
         )
     if kind == "video" and getattr(processor, "video_processor", None) is None:
         raise OptionError(
-            f"{name} has no video processor, and the view {style.recipe.name!r} is a video. Show the"
-            " slices as"
-            f" images: view=get_recipe({style.recipe.name!r}, kind='images'), or take 'o1' or 'planes'."
-            " (Where the"
-            " model does know videos, its video processor needs torchvision: pip install"
-            " 'reasonknee_hf[train]')"
+            f"{name} has no video processor, and the view {style.recipe.name!r} is a video. Show the slices as"
+            f" images: view=get_recipe({style.recipe.name!r}, kind='images'), or take 'o1' or 'planes'. (Where the"
+            " model does know videos, its video processor needs torchvision: pip install 'reasonknee_hf[train]')"
         )
     if kind != "video" and getattr(processor, "image_processor", None) is None:
         raise OptionError(f"{name} has no image processor, and the view {style.recipe.name!r} is images")
@@ -338,8 +331,7 @@ def _refuse_loader() -> None:
         check_ranks(loader.dataset, evaluates=False)
     if type(loader).__name__ == "DataLoaderDispatcher" and PartialState().num_processes > 1:
         raise OptionError(
-            "dispatch_batches is on (the default for streams): batches made on rank 0 would be cut into"
-            " pieces for"
+            "dispatch_batches is on (the default for streams): batches made on rank 0 would be cut into pieces for"
             " the other ranks. Set dispatch_batches=False, as training_arguments() does, or"
             " Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))"
         )

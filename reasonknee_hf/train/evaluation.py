@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+import torch
 from accelerate.utils import gather_object
 from transformers import EvalPrediction
 
@@ -42,8 +41,8 @@ class EvaluatedRows(EvalPrediction):
 
 class _Row(NamedTuple):
     reference: Reference
-    prediction: npt.NDArray[Any] | None
-    labels: npt.NDArray[Any] | None
+    prediction: Any
+    labels: Any
 
 
 class RowEvaluation:
@@ -128,20 +127,15 @@ class RowEvaluation:
         return said[:, inputs["input_ids"].shape[1] :]
 
 
-def _at(values: Any, number: int) -> npt.NDArray[Any] | None:
+def _at(values: Any, number: int) -> Any:
+    """What concerns one row, in the memory of the machine."""
     if values is None:
         return None
-    value = values[number]
-    return (value.float() if value.is_floating_point() else value).cpu().numpy()  # type: ignore[no-any-return]
+    value = torch.atleast_1d(values[number]).cpu()
+    return value.float() if value.is_floating_point() else value  # numpy knows no bfloat16
 
 
-def _stacked(values: Sequence[npt.NDArray[Any] | None]) -> npt.NDArray[Any] | None:
-    """Arrays of rows as one, -100 behind the shorter ones."""
-    arrays = [np.atleast_1d(value) for value in values if value is not None]
-    if not arrays:
-        return None
-    longest = max(map(len, arrays))
-    stacked = np.full((len(arrays), longest, *arrays[0].shape[1:]), IGNORED, arrays[0].dtype)
-    for row, array in zip(stacked, arrays, strict=True):
-        row[: len(array)] = array
-    return stacked
+def _stacked(values: Sequence[Any]) -> Any:
+    """What concerns all rows in one array, -100 behind the shorter ones."""
+    known = [value for value in values if value is not None]
+    return torch.nn.utils.rnn.pad_sequence(known, True, IGNORED).numpy() if known else None

@@ -342,10 +342,8 @@ def passed_over(rows: Sequence[Mapping[str, Any] | _Passed]) -> bool:
     passed = sum(isinstance(row, _Passed) for row in rows)
     if 0 < passed < len(rows):
         raise StateError(
-            f"{passed} of {len(rows)} rows of a batch were passed over while resuming: the batch size or"
-            " the number of"
-            " workers differs from what ResumeCallback was told. Resume with the settings of the"
-            " checkpoint, or"
+            f"{passed} of {len(rows)} rows of a batch were passed over while resuming: the batch size or the number"
+            " of workers differs from what ResumeCallback was told. Resume with the settings of the checkpoint, or"
             " leave the callback out"
         )
     return passed > 0

@@ -64,6 +64,15 @@ def test_workers_decode_no_volume_twice(make_stream, rows, collator, clean_cache
     assert clean_cache.decodes - before == len(scans)
 
 
+@pytest.mark.parametrize("make", [torch.as_tensor, torch.asarray, torch.tensor, torch.from_dlpack])
+def test_a_volume_becomes_a_tensor(rows, make) -> None:
+    volume = rows[0]["image"]
+    tensor = make(volume)
+    assert (tensor.numpy() == volume.array()).all()
+    tensor.zero_()  # a copy
+    assert volume.array().any()
+
+
 def test_what_travels_to_workers_is_small(make_stream, collator) -> None:
     stream = training_stream(make_stream(), rows=186)
     assert len(pickle.dumps(stream)) < 1 << 20
