@@ -91,9 +91,9 @@ def register_on_import() -> bool:
     return (_text("REASONKNEE_REGISTER") or "1").upper() not in _OFF
 
 
-def cache() -> str | bool:
-    """`REASONKNEE_CACHE`: `auto` (the default), `0`, `1` or a folder; what a call may say as `cache=`."""
-    value = _text("REASONKNEE_CACHE") or "auto"
+def cache(value: str | None = None) -> str | bool:
+    """What text says as `cache=`: `auto`, `0`, `1` or a folder. Default: `REASONKNEE_CACHE`, else `auto`."""
+    value = (value or "").strip() or _text("REASONKNEE_CACHE") or "auto"
     if value.upper() in (*_ON, *_OFF):
         return value.upper() in _ON
     return "auto" if value.upper() == "AUTO" else value
@@ -113,34 +113,29 @@ def cache_bytes() -> int | None:
 
 
 def as_bytes(name: str, value: int | str) -> int:
-    """A number of bytes: a number, or text such as `500MB` or `1.5 TiB`; units are powers of 1024.
+    """A number of bytes: a number, or text such as `384MB` or `1GiB`.
 
     Raises:
         OptionError: It is something else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", str(value).strip().upper())
-    if found is None:
-        raise OptionError(f"{name} must be a number of bytes, such as 500000000 or 50GB, not {value!r}")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
+    from datasets.utils.py_utils import convert_file_size_to_int
+
+    text = str(value).strip()
+    try:
+        size = int(text) if text.lstrip("-").isdigit() else convert_file_size_to_int(text)
+    except ValueError:
+        size = -1
+    if size < 0:
+        raise OptionError(
+            f"{name} must be a number of bytes, 0 or more, such as 402653184, 384MB or 1GiB, not {value!r}"
+        )
+    return size
 
 
 def volume_cache_bytes() -> int | None:
     """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes, in bytes or as `384MB`, `1GiB`."""
     value = _text("REASONKNEE_VOLUME_CACHE")
-    if value is None:
-        return None
-    from datasets.utils.py_utils import convert_file_size_to_int
-
-    try:
-        size = int(value) if value.lstrip("-").isdigit() else convert_file_size_to_int(value)
-    except ValueError:
-        size = -1
-    if size < 0:
-        raise OptionError(
-            f"REASONKNEE_VOLUME_CACHE must be a number of bytes, 0 or more, such as 402653184, 384MB or 1GiB, not"
-            f" {value!r}"
-        )
-    return size
+    return None if value is None else as_bytes("REASONKNEE_VOLUME_CACHE", value)
 
 
 def settings() -> dict[str, str]:

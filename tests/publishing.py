@@ -87,5 +87,6 @@ def push_bench(origin, release, **options):
         "hub_endpoint": origin.url,
         "token": "hf_x",
         "verify": False,
+        "public_volumes": True,
     }
     return push(REPO, options.pop("config", "bench"), **(given | options))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from reasonknee_hf.bench.inputs import Entry
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.bench.references import References
-from reasonknee_hf.dataset.contract import described, imported, known_names
+from reasonknee_hf.dataset.contract import described, imported
 from reasonknee_hf.errors import OptionError
 
 
@@ -59,7 +59,7 @@ def offered_by(dataset: str | None, name: str) -> Any:
 
 
 def _place(dataset: str | None) -> str:
-    found = described(dataset or known_names()[0])
+    found = described(dataset)
     if found.scorer is None:
         raise OptionError(f"{found.title} has no benchmark.")
     return found.scorer

@@ -180,10 +180,11 @@ def _read_priors(args: argparse.Namespace) -> Priors | None:
 
 def _train_priors(args: argparse.Namespace) -> Priors:
     from reasonknee_hf.bench import count_grades
-    from reasonknee_hf.knee.scoring.reference_rows import release_rows
+    from reasonknee_hf.knee.scoring.reference_reading import release_rows
 
     rows = release_rows(open_chosen_release(args), "train")
-    return count_grades(rows, f"the training split of {args.source or 'the release'}")
+    priors: Priors = count_grades(rows, f"the training split of {args.source or 'the release'}")
+    return priors
 
 
 def _write(args: argparse.Namespace, reports: dict[str, Report], effects: dict[str, Any] | None) -> None:

@@ -58,7 +58,7 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 def chosen_rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rows of the chosen part of the benchmark."""
-    from reasonknee_hf.knee.scoring.reference_rows import release_rows
+    from reasonknee_hf.knee.scoring.reference_reading import release_rows
 
     release = open_chosen_release(args)
     return release_rows(release, args.split, annotations=args.annotations, scans=args.scans)

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from reasonknee_hf.cli.publish_options import add_publish_options, chosen_executor, publish_options
-from reasonknee_hf.cli.source_options import add_source_options, source_options
+from reasonknee_hf.cli.publish_options import add_publish_options, chosen_options, tell
+from reasonknee_hf.publish.options import ConvertOptions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", help="folder; configs that lie there already stay")
-    parser.add_argument(
-        "--verify", action="store_true", help="look for defects of the release first, for the card"
-    )
-    add_publish_options(parser)
-    add_source_options(parser)
+    add_publish_options(parser, ConvertOptions)
 
 
 def run(args: argparse.Namespace) -> int:
     from reasonknee_hf.publish.convert import convert
 
-    with chosen_executor(args) as executor:
-        done = convert(
-            args.out,
-            args.config,
-            executor=executor,
-            verify=args.verify,
-            **publish_options(args),
-            **source_options(args),
-        )
-    for config in done.configs:
-        for split, facts in config.splits.items():
-            print(
-                f"{config.name}\t{split}\t{facts.rows} rows\t{facts.file_bytes} bytes\t{len(facts.files)} files"
-            )
+    with chosen_options(args, ConvertOptions) as options:
+        done = convert(args.out, **options)
+    tell(done, args, {"folder": args.out})
     return 0

@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from reasonknee_hf.publish.croissant import release_croissant
+    from reasonknee_hf.knee.release_croissant import release_croissant
 
     json.dump(release_croissant(open_chosen_release(args)), sys.stdout, indent=2, ensure_ascii=False)
     sys.stdout.write("\n")

@@ -14,7 +14,7 @@ from fsspec.core import url_to_fs
 
 from reasonknee_hf import environment
 from reasonknee_hf.cli.source_options import add_source_options, source_options
-from reasonknee_hf.dataset.split_rows import Quintuples
+from reasonknee_hf.dataset.split_rows import SplitRows
 from reasonknee_hf.errors import FileMissingError, OptionError
 from reasonknee_hf.hub.trees.cached_tree import CachedTree
 from reasonknee_hf.hub.urls import parse_url
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if lost else 0
 
 
-def _scans(rows: Quintuples, category: str | None) -> Iterator[Any]:
+def _scans(rows: SplitRows, category: str | None) -> Iterator[Any]:
     """The scans of a split that its config has, and that are asked questions of the category."""
     release, dataset = rows.release, rows.release.dataset
     chosen = dataset.configs[rows.options.config].chosen

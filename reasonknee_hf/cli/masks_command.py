@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasonknee_hf.cli.source_options import add_cache_options, add_source_options
+from reasonknee_hf.cli.source_options import add_source_options
 from reasonknee_hf.errors import ArchiveError, OptionError
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "--archive", help="folder the archive stands for (default: the only one, or data/masks)"
         )
         add_source_options(command, images=False)
-        add_cache_options(command)
         command.add_argument("--encoding", help="code page of names that are not flagged as UTF-8, e.g. gbk")
 
 

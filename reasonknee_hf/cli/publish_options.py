@@ -1,80 +1,99 @@
-"""Options that `convert` and `push` share."""
+"""The arguments of `convert` and `push`, made of their options, and how both tell what they did."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields
 from typing import Any
 
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.publish.config_facts import Conversion
+from reasonknee_hf.publish.options import ConvertOptions
 
-_SELECTION = ("splits", "categories", "structures", "patients", "visits")
 
-
-def add_publish_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what is chosen, how volumes are kept, and what is derived."""
-    parser.add_argument(
-        "--config", default="full", help="full, high_fidelity, bench, scans or records (default: full)"
-    )
-    parser.add_argument("--name", help="name of the written config (default: the same)")
-    chosen = parser.add_argument_group("selection", "what is not given does not restrict")
-    chosen.add_argument(
-        "--split", dest="splits", action="append", help="may be given several times, as the next four"
-    )
-    chosen.add_argument("--category", dest="categories", action="append", help="e.g. BML")
-    chosen.add_argument("--structure", dest="structures", action="append", help="e.g. 'medial meniscus'")
-    chosen.add_argument("--patient", dest="patients", action="append")
-    chosen.add_argument("--visit", dest="visits", action="append", help="e.g. 00M")
-    chosen.add_argument("--grade", dest="grades", action="append", help="2, or of one attribute: size=2")
-    chosen.add_argument(
-        "--where", metavar="MODULE:FUNCTION", help="a Python function of a row that says whether to keep it"
-    )
-    chosen.add_argument("--limit", type=int, help="rows a split")
-    chosen.add_argument("--annotations", choices=("all", "balanced"), default="all")
-    chosen.add_argument("--on-error", choices=("raise", "skip", "null"), default="raise")
-    made = parser.add_argument_group("volumes and derived columns")
-    made.add_argument("--volumes", choices=("embed", "files", "reference", "none"), default="embed")
-    made.add_argument("--no-masks", dest="masks", action="store_false", help="leave the masks out")
-    made.add_argument("--previews", action="store_true", help="a PNG of three planes with the box")
-    made.add_argument("--frames", type=int, default=0, metavar="N", help="N PNG slices of the box")
-    made.add_argument("--crops", action="store_true", help="a config of the boxes' regions as NIfTI")
-    made.add_argument("--crop-margin", type=float, default=0.0, metavar="MM")
+def add_publish_options(parser: argparse.ArgumentParser, kind: type[ConvertOptions]) -> None:
+    """Adds an argument for each option that has one, and those of every command that publishes."""
+    groups: dict[str, Any] = {}
+    for one in fields(kind):
+        words: dict[str, Any] = dict(one.metadata)
+        flags, told, group = words.pop("flags"), words.pop("help"), words.pop("group", None)
+        if not flags:
+            continue
+        if words.pop("many", False):
+            words["action"] = "append"
+        elif isinstance(one.default, bool) or one.type == "bool | None":
+            words |= {"action": "store_const", "const": not one.default}
+        elif one.default is not None:
+            told += f" (default: {one.default})"
+        if group is not None and group not in groups:
+            groups[group] = parser.add_argument_group(*group.split(": "))
+        groups.get(group, parser).add_argument(*flags, dest=one.name, default=None, help=told, **words)
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="processes that make shards (default: 1)"
     )
-
-
-def publish_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options as keywords of `convert` and `push`.
-
-    Raises:
-        OptionError: A grade or filter that cannot be read.
-    """
-    names = (
-        *_SELECTION, "name", "limit", "annotations", "on_error", "volumes", "masks", "previews", "frames", "crops",
-        "crop_margin",
-    )  # fmt: skip
-    options = {name: getattr(args, name) for name in names}
-    return options | {"grades": _grades(args.grades), "where": _function(args.where)}
+    parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="say nothing of how far it is")
 
 
 @contextlib.contextmanager
-def chosen_executor(args: argparse.Namespace) -> Iterator[Executor | None]:
-    """A pool of processes, or none."""
+def chosen_options(args: argparse.Namespace, kind: type[ConvertOptions]) -> Iterator[dict[str, Any]]:
+    """The given arguments as options, with a pool of processes where one is asked for.
+
+    Raises:
+        OptionError: A number of processes, a grade or a filter that cannot be read.
+    """
+    given: dict[str, Any] = {one.name: getattr(args, one.name, None) for one in fields(kind)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if "grades" in given:
+        given["grades"] = _grades(given["grades"])
+    if "where" in given:
+        given["where"] = _function(given["where"])
     if args.workers < 1:
         raise OptionError(f"--workers {args.workers}: give a number of processes of at least 1.")
-    if args.workers == 1:
-        yield None
+    with contextlib.ExitStack() as stack:
+        if not args.quiet:
+            stack.enter_context(_progress())
+        if args.workers > 1:
+            given["executor"] = stack.enter_context(ProcessPoolExecutor(args.workers))
+        yield given
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[None]:
+    """Shows on stderr what is logged about files and tries meanwhile."""
+    logger, handler = logging.getLogger("reasonknee_hf.publish"), logging.StreamHandler(sys.stderr)
+    level, passed_on = logger.level, logger.propagate
+    logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = passed_on
+
+
+def tell(done: Conversion, args: argparse.Namespace, further: Mapping[str, Any]) -> None:
+    """Prints what was written: a line a split, or JSON."""
+    if args.json:
+        print(json.dumps({**further, **done.told()}, ensure_ascii=False))
         return
-    with ProcessPoolExecutor(args.workers) as pool:
-        yield pool
+    for config in done.configs:
+        for split, facts in config.splits.items():
+            print(
+                f"{config.name}\t{split}\t{facts.rows} rows\t{facts.file_bytes} bytes\t{len(facts.files)} files"
+            )
 
 
-def _grades(given: list[str] | None) -> Any:
-    if given is None:
-        return None
+def _grades(given: list[str]) -> Any:
     named = [word.partition("=")[::2] for word in given]
     try:
         if all(not value for _, value in named):
@@ -89,15 +108,15 @@ def _grades(given: list[str] | None) -> Any:
     return grades
 
 
-def _function(named: str | None) -> Any:
-    if named is None:
-        return None
+def _function(named: str) -> Any:
     from importlib import import_module
 
     module, _, name = named.partition(":")
+    if os.getcwd() not in sys.path:  # which `python -m` has and the command has not
+        sys.path.insert(0, os.getcwd())
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
-            f"--where {named}: {error}. Give MODULE:FUNCTION, the module on the Python path."
+            f"--where {named}: {error}. Give MODULE:FUNCTION, the module in this folder or on the Python path."
         ) from None

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import index
@@ -19,9 +20,9 @@ from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.dataset.joining import RowOptions
 from reasonknee_hf.dataset.prepared import PreparedInfo
 from reasonknee_hf.dataset.selection import Selection
-from reasonknee_hf.dataset.split_rows import Quintuples
+from reasonknee_hf.dataset.split_rows import SplitRows
 from reasonknee_hf.dataset.stream import RowStream, row_stream
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.version import __version__
 
 ON_ERROR = ("raise", "skip", "null")
@@ -48,10 +49,10 @@ class RowsConfig(datasets.BuilderConfig):
         shuffle: Seed of our shuffle: scans are permuted, and rows mixed inside windows of a few scans, so that each
             volume is decoded once. A pure function of (seed, epoch). `False` is no shuffle. Streaming only.
         window: Number of scans in a window of the shuffle.
-        num_shards: What workers and ranks divide among themselves; 24 to 192 by default, by the number of scans. Take a
-            multiple of the number of ranks: with any other number `datasets` has each of them read every scan.
-        equal_steps: `"drop"` or `"pad"`: every shard gives the same number of rows, so that ranks take equal steps; the
-            rest is dropped, or rows of the same shard are repeated. How many is logged. Not with `on_error="skip"`.
+        num_shards: What workers and ranks divide among themselves; by default 24 to 192, by the number of scans, and no
+            more than scans. Ranks and workers read stretches of equal length, also where they do not divide it.
+        equal_steps: `"drop"` or `"pad"`: every shard gives the same number of rows, so that ranks take equal steps;
+            less than a row a shard is dropped, or repeated. How many is logged once. Not with `on_error="skip"`.
             Streaming only.
         balance: `"grades"`: rows of rare grades are repeated inside the windows of the shuffle, by the rule of
             `Description.weights`; the weights are logged. Goes with `shuffle`.
@@ -168,14 +169,25 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
             token=kwargs.get("token"),
             **{name: options[name] for name in (*self.dataset.open_options, *_OF_CACHE) if name in options},
         )
+        chosen.check_scans(release)
+        self._selection = chosen if chosen.describe() else None
         for option in _OF_CACHE:
             kwargs.pop(option, None)
         self._release: Release | None = release
         self._prepared_in: str | None = None
         # The release alone knows the token: what `datasets` keeps of a builder ends up in pickles.
         super().__init__(**(kwargs | {"config_name": name, "token": None}), identity=release.identity)
-        if kwargs.get("features") is None:
-            self.info.features = self._info().features
+        self._features: datasets.Features | None = kwargs.get("features")
+        columns = self._info().features
+        if self._features is None:
+            self.info.features = columns
+        elif {*self._features} != {*columns}:
+            raise OptionError(
+                f"features= has the columns {', '.join(self._features)}; the config {name} has {', '.join(columns)}."
+                " Give a type for each, or load without it and choose columns then."
+            )
+        if config.chosen is not None:
+            self.split_names()  # a release may have no scans for it, which is told before anything else
 
     @property
     def release(self) -> Release:
@@ -197,23 +209,30 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         splits = release.annotated_splits(self.config.annotations) if config.asks else release.splits
         if config.splits is not None:
             splits = tuple(split for split in splits if split in config.splits)
+        hidden = {column for other in self.dataset.configs.values() for column in other.hidden}
+        lacking = release.splits_without(hidden - {*config.hidden}) if config.asks else frozenset()
+        if splits and lacking.issuperset(splits):
+            fits = [name for name, other in self.dataset.configs.items() if hidden <= {*other.hidden}]
+            raise OptionError(
+                f"{release.tree.name} was written without {', '.join(sorted(hidden))}: its rows are those of the config"
+                f" {' or '.join(fits)}, not of {self.config.name}."
+            )
+        splits = tuple(split for split in splits if split not in lacking)
         if config.chosen is not None:
             chosen = config.chosen(release)
             splits = tuple(s for s in splits if any(scan.scan_id in chosen for scan in release.scans(s)))
+        if (selection := self._selection) is not None:
+            splits = tuple(s for s in splits if any(map(selection.keeps_scan, release.scans(s))))
         return splits
 
-    def rows(self, split: str) -> Quintuples:
+    def rows(self, split: str) -> SplitRows:
         """The rows of a split."""
         names = (field.name for field in fields(RowOptions) if field.name not in ("config", "selection"))
-        chosen = Selection(**{name: getattr(self.config, option) for name, option in _SELECTION.items()})
-        options = RowOptions(
-            self.config.name,
-            **{name: getattr(self.config, name) for name in names},
-            selection=chosen if chosen.describe() else None,
-        )
+        given = {name: getattr(self.config, name) for name in names}
+        options = RowOptions(self.config.name, **given, selection=self._selection)
         # What a prepared dataset met is found by its folder, by any process and at any time.
         faults = {"faults": FaultLog(f"{self._prepared_in}/{split}")} if self._prepared_in else {}
-        return Quintuples(
+        return SplitRows(
             self.release, split, options, prefetch=self.config.prefetch in (None, True), **faults
         )
 
@@ -226,12 +245,12 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
             generators.append(datasets.SplitGenerator(split, {"rows": rows, "shards": rows.shards()}))
         return generators
 
-    def _generate_examples(self, rows: Quintuples, shards: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _generate_examples(self, rows: SplitRows, shards: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         for _, _, key, row in rows.read(shards):
             yield key, row
 
     def _as_streaming_dataset_single(self, split_generator: datasets.SplitGenerator) -> RowStream:
-        rows: Quintuples = split_generator.gen_kwargs["rows"]
+        rows: SplitRows = split_generator.gen_kwargs["rows"]
         start = self.config.start or 0
         if start:
             rows.places_of(start, rows.shards())  # refuses early what is no row
@@ -261,7 +280,10 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
     def as_dataset(self, split: Any = None, **kwargs: Any) -> Any:
         self._check_split(split)
         # A prepared dataset remembers the stock feature type; in this process volumes are lazy.
-        self.info.features = self._info().features
+        self.info.features = self._features or self._info().features
+        for name, info in (self.info.splits or {}).items():
+            if not info.num_examples and (split is None or re.search(rf"\b{name}\b", str(split))):
+                raise RecordError(f"nothing is left of {name}: {self.rows(name).faults.report()}")
         return super().as_dataset(split=split, **kwargs)
 
     def _as_dataset(self, *args: Any, **kwargs: Any) -> datasets.Dataset:

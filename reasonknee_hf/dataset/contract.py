@@ -6,6 +6,7 @@ at one state, wherever it lies, and carries its description, so that whoever is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from reasonknee_hf.dataset.index import RowIndex
     from reasonknee_hf.dataset.row_features import RowFeatures
     from reasonknee_hf.hub.tree import Tree
+
+
+MANIFEST = re.compile(r"([^/]+)/reasonknee-[0-9a-f]{8}\.json")
+"""Files of a published version that say what was written of one config, and prove that it is ours."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,11 @@ class Release(Protocol):
     """A dataset at one state. Opening costs a listing; tables are read when asked for, volumes never."""
 
     dataset: Description
+    images: str | None
+
+    @property
+    def mask_parts(self) -> Sequence[str]:
+        """Paths of the files that the masks are cut out of; none where each mask is a file."""
 
     @property
     def tree(self) -> Tree:
@@ -105,6 +114,18 @@ class Release(Protocol):
 
     def image_url(self, scan: Any) -> str:
         """Where the volume of a scan lies, or would."""
+
+    def find_image(self, scan: Any) -> str | None:
+        """Where the volume of a scan lies; `None` if it is nowhere."""
+
+    def find_mask(self, scan: Any) -> str | None:
+        """Where the mask of a scan lies; `None` if it is nowhere."""
+
+    def splits_without(self, columns: Collection[str]) -> frozenset[str]:
+        """The splits whose records lack one of these columns altogether."""
+
+    def copy_path(self, scan: Any, column: str) -> str:
+        """Where a copy of the volume (`image`) or the mask (`mask`) of a scan lies in a folder of copies."""
 
     def mask_url(self, scan: Any) -> str | None:
         """Where the mask of a scan lies, without asking whether it exists; `None` if it has none."""
@@ -152,9 +173,11 @@ class Description:
         scan_row: The columns that tell about a scan: all of a row of a config that does not ask.
         unlisted: The scan that a volume's name alone tells, for records of volumes that a split does not list.
         question_of: The number of the question that a prompt asks; `None` for an unknown one.
-        weights: The weight of each row of an annotation file where rare answers come more often.
+        weights: The weight of each row of an annotation file where rare answers come more often: takes the release, the
+            file, and its `RowIndex`.
         annotations: The kinds of published arrays of records; the first one is the default.
         open_options: The options of `load_dataset` that `open` takes, but for the token.
+        card: `"module:attribute"` of what its cards say; see `publish.card_words`.
         scorer: `"module:attribute"` of its benchmark; see `bench.scorer`.
         lessons: `"module:attribute"` of what the dataset says to training; see `train.lessons`.
         checks: `"module:function"` that looks for defects of a release, for `verify`.
@@ -177,7 +200,8 @@ class Description:
     unlisted: Callable[[object, str], Any]
     question_of: Callable[[str], int | None]
     builder: str
-    weights: Callable[[Any, str, RowIndex], npt.NDArray[np.float64]] | None = None
+    weights: Callable[[Any, str, Any], npt.NDArray[np.float64]] | None = None
+    card: str | None = None
     scorer: str | None = None
     lessons: str | None = None
     checks: str | None = None
@@ -215,12 +239,18 @@ def known_names() -> tuple[str, ...]:
     return tuple(_places)
 
 
-def described(name: str) -> Description:
-    """The dataset of a short name.
+def place_of(name: str) -> str:
+    """`"module:attribute"` of the description of a known dataset."""
+    return _places[name]
+
+
+def described(name: str | None = None) -> Description:
+    """The dataset of a short name; the first one that is known by default.
 
     Raises:
         OptionError: No dataset of that name is known; the message lists those that are.
     """
+    name = name or known_names()[0]
     if name not in _places:
         raise OptionError(f"Unknown dataset {name!r}. Valid: {', '.join(_places)}.")
     if name not in _known:

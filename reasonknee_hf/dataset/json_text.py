@@ -205,3 +205,14 @@ def spans(data: bytes, count: int) -> list[tuple[int, int]]:
         found.append((start, end))
         start = data.find(b"{", end)
     return found
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text column can hold it: there are no halves of surrogate pairs."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

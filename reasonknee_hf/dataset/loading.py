@@ -6,7 +6,7 @@ from typing import Any
 
 import datasets
 
-from reasonknee_hf.dataset.contract import described, imported, known_names
+from reasonknee_hf.dataset.contract import described, imported
 from reasonknee_hf.dataset.register import code_hash
 from reasonknee_hf.errors import OptionError
 
@@ -37,7 +37,8 @@ def load_dataset(
         cache_dir, features, download_mode, verification_mode, keep_in_memory, num_proc: As in `datasets.load_dataset`.
         options: Fields of [`~reasonknee_hf.dataset.builder.RowsConfig`]: `source`, `endpoint`, `images`, `masks`,
             `annotations`, `on_error`, `num_shards`; of streams `shuffle`, `window`, `equal_steps`, `balance`, `start`,
-            `prefetch`; those of the dataset's own; and `cache` and `cache_size`: what of a Hub source is used and kept
+            `prefetch`; a choice of rows by `questions`, `category`, `structure`, `patients`, `scans`, `visits` and
+            `fraction`; those of the dataset's own; and `cache` and `cache_size`: what of a Hub source is used and kept
             on this disk, see [`~reasonknee_hf.hub.disk.chosen_cache`].
 
     Returns:
@@ -49,7 +50,7 @@ def load_dataset(
         EndpointError: No endpoint gave what was asked.
     """
     before, _, config = (name or "").rpartition("/")
-    dataset = described(before or known_names()[0])
+    dataset = described(before or None)
     if streaming and (num_proc or keep_in_memory):
         raise OptionError(
             "num_proc= and keep_in_memory= prepare files in the cache: they do not go with streaming=True."
@@ -60,7 +61,7 @@ def load_dataset(
         cache_dir=cache_dir,
         dataset_name=dataset.name,
         config_name=config or None,
-        hash=code_hash(),
+        hash=code_hash(dataset.name),
         features=features,
         token=token,
         **options,

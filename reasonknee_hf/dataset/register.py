@@ -9,6 +9,7 @@ directory changes nothing. The seam is the same on `datasets` 3.6 to 5.2.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import datasets.inspect
 import datasets.load
 
-from reasonknee_hf.dataset.contract import described, known_names
+from reasonknee_hf.dataset.contract import described, known_names, place_of
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.version import __version__
 
@@ -58,7 +59,7 @@ def _answering_for_us(original: Callable[..., Any]) -> Callable[..., Any]:
             {"revision": str(revision)} if revision is not None else {}
         )
         return datasets.load.DatasetModule(
-            described(path).builder.partition(":")[0], code_hash(), builder_kwargs
+            described(path).builder.partition(":")[0], code_hash(path), builder_kwargs
         )
 
     setattr(dataset_module_factory, _MARK, True)
@@ -66,12 +67,21 @@ def _answering_for_us(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def code_hash() -> str:
-    """Hash of the version and of the code that makes rows. It names the cache folder of prepared datasets."""
+def code_hash(name: str) -> str:
+    """Hash of the version and of the code that makes rows of a dataset. It names the folder of prepared ones.
+
+    That code is the room of the general rows and the one that the dataset's description lies in.
+    """
     from hashlib import sha256
 
+    place = importlib.util.find_spec(place_of(name).partition(":")[0])
+    assert place is not None
+    assert place.origin is not None
+    own = Path(place.origin)
+    files = {own, *Path(__file__).parent.glob("*.py")} | (
+        {*own.parent.glob("*.py")} if place.parent else set()
+    )
     digest = sha256(__version__.encode())
-    root = Path(__file__).parents[1]
-    for file in sorted([*root.glob("dataset/*.py"), *root.glob("knee/*.py")]):
+    for file in sorted(files):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:32]

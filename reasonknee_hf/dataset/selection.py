@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from hashlib import blake2b
 from typing import Any
 
-from reasonknee_hf.dataset.contract import Description, Scan
+from reasonknee_hf.dataset.contract import Description, Release, Scan
 from reasonknee_hf.errors import OptionError
 
 
@@ -61,6 +61,27 @@ class Selection:
         return all(some is None or value in some for some, value in lists) and (
             self.fraction is None or self._place_of(scan.patient_id) < self.fraction
         )
+
+    def check_scans(self, release: Release) -> None:
+        """Refuses patients, scans and visits that no table of a release lists.
+
+        Raises:
+            OptionError: One is not listed, or no scan has all that is given.
+        """
+        if not self.restricts_scans:
+            return
+        scans = [*release.all_scans()]
+        for what, given in (("patient_id", self.patients), ("scan_id", self.scans), ("visit", self.visits)):
+            listed = {getattr(scan, what, None) for scan in scans} if given else ()
+            unknown = [value for value in given or () if value not in listed]
+            if unknown:
+                raise OptionError(
+                    f"{release.tree.name} lists no scan with {what} {', '.join(map(repr, unknown))}."
+                )
+        if not any(map(self.keeps_scan, scans)):
+            raise OptionError(
+                f"No scan is chosen: none of {release.tree.name} fits all of {self.describe()}."
+            )
 
     @property
     def restricts_scans(self) -> bool:

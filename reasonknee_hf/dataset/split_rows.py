@@ -14,55 +14,18 @@ import numpy.typing as npt
 
 from reasonknee_hf.dataset.contract import Config, Release
 from reasonknee_hf.dataset.faults import FaultLog
-from reasonknee_hf.dataset.index import IndexBuilder, RowIndex
-from reasonknee_hf.dataset.indexing import keep_index, known_index, row_index
+from reasonknee_hf.dataset.index import IndexBuilder, RowIndex, keep_index, known_index, row_index
 from reasonknee_hf.dataset.joining import Joiner, RowOptions
 from reasonknee_hf.dataset.json_record import RawRecord
-from reasonknee_hf.dataset.order import permutation
-from reasonknee_hf.dataset.repeats import repeats, total
+from reasonknee_hf.dataset.order import permutation, repeats, total
 from reasonknee_hf.dataset.shards import read_records, scan_reader, shard_count, share
+from reasonknee_hf.dataset.states import DONE, Passed, Place
 from reasonknee_hf.errors import OptionError
 
 logger = logging.getLogger(__name__)
 
 # Rows that are read together where no window of the shuffle says how many scans are.
 _ROWS_AT_ONCE = 256
-
-
-class Place(NamedTuple):
-    """How far one shard has been read.
-
-    Attributes:
-        row: How many of its rows have been passed; -1 when it is done.
-        offset: In published order, the byte behind the last of them; 0 before the first.
-        image: The volume that the last of them names.
-    """
-
-    row: int = 0
-    offset: int = 0
-    image: str | None = None
-
-
-DONE = Place(-1)
-
-
-class Passed:
-    """Where a shard stands behind a row it gave.
-
-    The place is worked out when it is asked for: where a record ends takes a closer look at the file.
-    """
-
-    __slots__ = ("record", "row")
-
-    def __init__(self, row: int, record: RawRecord | None = None) -> None:
-        self.row = row
-        self.record = record  # the last one, in published order
-
-    def place(self) -> Place:
-        """The place itself."""
-        if self.record is None:
-            return Place(self.row)
-        return Place(self.row, self.record.end, self.record.value.get("image"))
 
 
 class _Part(NamedTuple):
@@ -80,7 +43,7 @@ class _Part(NamedTuple):
 
 
 @dataclass
-class Quintuples:
+class SplitRows:
     """The rows of one split of a release. Cheap to make and to pickle; nothing is read before iteration.
 
     Args:
@@ -103,9 +66,9 @@ class Quintuples:
         self._told = False
         self.joiner = Joiner(self.release, self.split, self.options, self.faults)
 
-    def __reduce__(self) -> tuple[type[Quintuples], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[SplitRows], tuple[Any, ...]]:
         # Other processes map the index from disk; what follows from it is quickly made again.
-        return Quintuples, (self.release, self.split, self.options, self.faults, self.prefetch)
+        return SplitRows, (self.release, self.split, self.options, self.faults, self.prefetch)
 
     @property
     def _config(self) -> Config:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
-from reasonknee_hf.dataset.split_rows import DONE, Passed, Place
+from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.errors import StateError
 
 STATE_VERSION = 2
@@ -18,6 +18,42 @@ ANY_PART = "any"
 _PASSED = ("previous_state_example_idx", "batch_idx")
 # … and those of a batch that has been given in part.
 _IN_A_BATCH = ("num_examples_since_previous_state", "num_chunks_since_previous_state", "cropped_chunk_length")
+
+
+class Place(NamedTuple):
+    """How far one shard has been read.
+
+    Attributes:
+        row: How many of its rows have been passed; -1 when it is done.
+        offset: In published order, the byte behind the last of them; 0 before the first.
+        image: The volume that the last of them names.
+    """
+
+    row: int = 0
+    offset: int = 0
+    image: str | None = None
+
+
+DONE = Place(-1)
+
+
+class Passed:
+    """Where a shard stands behind a row it gave.
+
+    The place is worked out when it is asked for: where a record ends takes a closer look at the file.
+    """
+
+    __slots__ = ("record", "row")
+
+    def __init__(self, row: int, record: RawRecord | None = None) -> None:
+        self.row = row
+        self.record = record  # the last one, in published order
+
+    def place(self) -> Place:
+        """The place itself."""
+        if self.record is None:
+            return Place(self.row)
+        return Place(self.row, self.record.end, self.record.value.get("image"))
 
 
 class Places:

@@ -22,11 +22,11 @@ from datasets.formatting import get_formatter
 from datasets.iterable_dataset import ExamplesIterable
 
 from reasonknee_hf.dataset import seams
-from reasonknee_hf.dataset.codecs import item_type
 from reasonknee_hf.dataset.faults import Report
 from reasonknee_hf.dataset.prepared import fault_logs
-from reasonknee_hf.dataset.split_rows import DONE, Passed, Quintuples
-from reasonknee_hf.dataset.states import ANY_PART, STATE_VERSION, Places, misfit, read_places
+from reasonknee_hf.dataset.row_features import item_type
+from reasonknee_hf.dataset.split_rows import SplitRows
+from reasonknee_hf.dataset.states import ANY_PART, DONE, STATE_VERSION, Passed, Places, misfit, read_places
 from reasonknee_hf.errors import OptionError, RecordError, StateError
 from reasonknee_hf.volumes.feature import VolumeFeature
 from reasonknee_hf.volumes.prefetch import prefetched
@@ -164,7 +164,7 @@ class RowStream(datasets.IterableDataset):
         return iterable
 
 
-def row_stream(rows: Quintuples, start: int, info: datasets.DatasetInfo) -> RowStream:
+def row_stream(rows: SplitRows, start: int, info: datasets.DatasetInfo) -> RowStream:
     """The stream of a split."""
     iterable = RowsIterable(rows, info.features, start)
     return RowStream(iterable, info=info, split=datasets.NamedSplit(rows.split))
@@ -184,7 +184,7 @@ class RowsIterable(ExamplesIterable):
     is_typed = False
     """Whether rows come decoded. `datasets` decodes those of others, before 4.8 by way of Arrow, row by row."""
 
-    def __init__(self, rows: Quintuples, declared: datasets.Features, start: int = 0) -> None:
+    def __init__(self, rows: SplitRows, declared: datasets.Features, start: int = 0) -> None:
         super().__init__(rows.read, {})
         self.rows = rows
         self.declared = declared
@@ -339,7 +339,7 @@ def begun_at(source: RowsIterable, row: int) -> RowsIterable:
     return _changed(source, start=source.start + row)
 
 
-def rows_behind(stream: datasets.IterableDataset) -> list[Quintuples]:
+def rows_behind(stream: datasets.IterableDataset) -> list[SplitRows]:
     """The splits that a stream begins with."""
     return [leaf.rows for leaf in seams.leaves(stream._ex_iterable) if isinstance(leaf, RowsIterable)]
 

@@ -1,1 +1,1 @@
-"""Bytes from Hub endpoints and archives, checked before they are used. Knows nothing of knees."""
+"""Bytes from Hub endpoints and archives, checked before they are used. Knows no dataset."""

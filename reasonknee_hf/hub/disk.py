@@ -7,11 +7,17 @@ import hashlib
 import logging
 import mmap
 import os
+import pickle
 import secrets
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec.asyn
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
@@ -78,7 +84,11 @@ def alone(path: Path, seconds: float = -1, mode: int = 0o777) -> Iterator[bool]:
             stack.enter_context(lock.acquire(poll_interval=0.01))
         except Timeout:
             free = False
-        except (OSError, NotImplementedError) as error:
+        except (
+            OSError,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:  # the last: this thread holds it already
             logger.info("going on without the lock %s: %s", path, error)
         yield free
 
@@ -129,9 +139,12 @@ def prune(found: Iterable[Entry], max_bytes: int, max_files: int | None = None) 
     for number, (_, size, path) in enumerate(oldest_first):
         if freed >= excess and number >= surplus:
             break
-        with contextlib.suppress(OSError):  # gone already, or open where open files cannot be removed
-            path.unlink()
-        freed += size
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:  # open, where open files cannot be removed
+            logger.warning("%s cannot be removed: %s", path, error)
+        else:
+            freed += size
     return freed
 
 
@@ -287,11 +300,14 @@ def chosen_cache(cache: CacheLike = None, size: int | str | None = None) -> Cach
         `None` for no cache.
 
     Raises:
-        OptionError: `size` is no size.
+        OptionError: `cache` or `size` is something else.
     """
     from huggingface_hub import constants
 
-    cache = environment.cache() if cache is None else cache
+    if cache is None or isinstance(cache, str):
+        cache = environment.cache(cache)
+    if not isinstance(cache, (bool, str, os.PathLike)):
+        raise OptionError(f"cache={cache!r} is none of 'auto', True, False and a folder")
     limit = environment.cache_bytes() if size is None else environment.as_bytes("cache_size", size)
     if cache is False or limit == 0:
         return None
@@ -300,3 +316,57 @@ def chosen_cache(cache: CacheLike = None, size: int | str | None = None) -> Cach
         return Cache(Path(constants.HF_HUB_CACHE), our_folder("hub"), bound)
     folder = Path(os.path.abspath(os.path.expanduser(cache)))
     return Cache(folder, folder / ".reasonknee_hf", limit)
+
+
+class ForkSafeLock:
+    """A reentrant lock that a forked child finds open, whatever thread of the parent held it.
+
+    Pickles as a new lock, so that its owner can be pickled without further ado.
+    """
+
+    _all: ClassVar[weakref.WeakSet[ForkSafeLock]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        ForkSafeLock._all.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[ForkSafeLock], tuple[()]]:
+        return ForkSafeLock, ()
+
+    @classmethod
+    def _renew_all(cls) -> None:
+        for lock in list(cls._all):
+            lock._lock = threading.RLock()
+
+
+class ForkSafeFilesystem:
+    """A filesystem of `fsspec` that a forked child can use as well.
+
+    Asynchronous ones refuse to work there: they belong to an event loop whose thread stayed in the parent.
+    """
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+        self._pid = os.getpid()
+
+    def get(self) -> Any:
+        """The filesystem, made anew after a fork."""
+        if self._pid != os.getpid():
+            self._filesystem, self._pid = pickle.loads(pickle.dumps(self._filesystem)), os.getpid()
+        return self._filesystem
+
+    def __reduce__(self) -> tuple[type[ForkSafeFilesystem], tuple[Any]]:
+        return ForkSafeFilesystem, (self._filesystem,)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=ForkSafeLock._renew_all)
+    if not hasattr(fsspec.asyn, "reset_after_fork"):
+        # Versions of fsspec without this function leave the child waiting for the loop of its parent.
+        os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)

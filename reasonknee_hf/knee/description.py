@@ -14,11 +14,12 @@ from reasonknee_hf.dataset.row_features import RowFeatures
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.disk import CacheLike
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
+from reasonknee_hf.knee.grade_weights import row_weights
 from reasonknee_hf.knee.layout import BOX_AXES, DEFAULT_REVISION, DEFAULT_SOURCE
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, question_number
+from reasonknee_hf.knee.published_release import is_published, open_published
 from reasonknee_hf.knee.records import scan_columns, to_row
 from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.row_weights import row_weights
 from reasonknee_hf.knee.scans import SIDES, Scan, unlisted_scan
 from reasonknee_hf.volumes.feature import VolumeFeature
 
@@ -69,6 +70,8 @@ def open_release(
         cache_size=cache_size,
         skip_instance_cache=True,
     )
+    if is_published(fs.tree):
+        return open_published(KNEE, fs.tree, images=images, high_fidelity=high_fidelity)
     return Release(KNEE, fs, images=images, high_fidelity=high_fidelity)
 
 
@@ -177,6 +180,7 @@ KNEE = Description(
     unlisted=unlisted_scan,
     question_of=question_number,
     builder="reasonknee_hf.knee.knee_builder:ReasonKnee",
+    card="reasonknee_hf.knee.knee_card:KNEE_CARD",
     scorer="reasonknee_hf.knee.scoring.knee_scorer:KNEE_SCORER",
     lessons="reasonknee_hf.knee.training.knee_lessons:KNEE_LESSONS",
     checks="reasonknee_hf.knee.checks:check",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
-from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS
 
 Counts = dict[int, dict[str, list[int]]]
 """Question id to attribute to the number of rows with each grade, from 0."""
@@ -28,3 +29,13 @@ def count_grades(grades: Iterable[tuple[int | None, str, int | None, int]]) -> C
             table = counts.setdefault(question.id, {}).setdefault(attribute.name, [0] * len(attribute.grades))
             table[grade] += times
     return counts
+
+
+def by_category(counts: Counts) -> dict[str, dict[int, int]]:
+    """How often each category has each grade, all attributes together; in the order of the categories."""
+    found: dict[str, Counter[int]] = {}
+    for question_id, attributes in counts.items():
+        category = found.setdefault(QUESTIONS[question_id].category, Counter())
+        for grades in attributes.values():
+            category.update({grade: times for grade, times in enumerate(grades) if times})
+    return {name: dict(sorted(found[name].items())) for name in CATEGORIES if name in found}

@@ -14,6 +14,7 @@ from hashlib import blake2s
 from typing import Any
 
 from reasonknee_hf.dataset.contract import Problem
+from reasonknee_hf.dataset.json_text import is_unicode
 from reasonknee_hf.knee.moaks import QUESTIONS, Question, fold, question_for_key, question_for_prompt
 from reasonknee_hf.knee.scans import Scan
 
@@ -117,25 +118,15 @@ def _text(record: Mapping[str, Any], column: str, problems: list[Problem]) -> st
     if not isinstance(value, str):
         problems.append(Problem(column, f"{_kind(value)} instead of text"))
         return None
-    if not _is_unicode(value):
+    if not is_unicode(value):
         problems.append(Problem(column, "it has half of a surrogate pair, which no text column can hold"))
         return None
     return value
 
 
-def _is_unicode(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _json_text(value: Any) -> str:
     text = _as_json(value)
-    return text if _is_unicode(text) else _as_ascii_json(value)
+    return text if is_unicode(text) else _as_ascii_json(value)
 
 
 def _prompt_hash(prompt: str | None) -> str:
@@ -298,7 +289,7 @@ def _grades(lesions: Any, question: Question | None) -> list[dict[str, Any]] | N
                 raise _OutOfRange(f"{attribute} of {lesion!r} is {grade}, outside 0-{high}")
             if (lesion, attribute) in grades:
                 raise _Unreadable(f"{attribute} of {lesion!r} is graded twice, under different keys")
-            if not (_is_unicode(lesion) and _is_unicode(attribute)):
+            if not (is_unicode(lesion) and is_unicode(attribute)):
                 raise _Unreadable(f"the key {_shown(key)} or {_shown(name)} has half of a surrogate pair")
             grades[lesion, attribute] = grade
     return [{"lesion": lesion, "attribute": name, "grade": grade} for (lesion, name), grade in grades.items()]

@@ -224,6 +224,15 @@ class Release:
         place = self.fs.unstrip_protocol(path) if self.image_folder is None else self.image_folder.place(path)
         return self.find_image(scan) or place
 
+    def splits_without(self, columns: Collection[str]) -> frozenset[str]:
+        """The splits whose records lack one of these columns altogether; none of a release."""
+        return frozenset()
+
+    def copy_path(self, scan: Scan, column: str) -> str:
+        """Where a copy of the scan's volume or mask lies in a folder of copies: as in `data/`."""
+        published = scan.image_filepath if column == "image" else scan.label_filepath or ""
+        return layout.from_root(published).removeprefix("data/")
+
     @cached_property
     def mask_archive(self) -> str | None:
         """The folder in which the members of the mask archive appear; `None` if there is no such archive.
@@ -235,6 +244,13 @@ class Release:
         name = layout.MASKS_FOLDER.rpartition("/")[2]
         found = [f for f in self.fs.archives if f.startswith("data/") and f.rpartition("/")[2] == name]
         return found[0] if len(found) == 1 else None
+
+    @property
+    def mask_parts(self) -> Sequence[str]:
+        """Paths of the parts of the mask archive."""
+        if self.mask_archive is None:
+            return ()
+        return [*self.fs.archives[self.mask_archive].parts.paths]
 
     @cached_property
     def _mask_members(self) -> PathResolver:

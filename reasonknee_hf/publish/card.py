@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,38 +14,19 @@ import yaml
 from datasets import Features
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.attribution import LICENCE, SOURCE_ID, attribution, require_attribution
-from reasonknee_hf.publish.cardtext import section
-from reasonknee_hf.publish.config_facts import ConfigFacts, Folder
-from reasonknee_hf.publish.convert import Conversion
-from reasonknee_hf.publish.picture import grade_picture, picture_name
-from reasonknee_hf.publish.rules import card_problems, front_matter, is_default, size_category
+from reasonknee_hf.publish.card_words import words_of
+from reasonknee_hf.publish.cardtext import attribution, require_attribution, section
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion
+from reasonknee_hf.publish.rules import card_problems, front_matter, is_default, read_metadata, size_category
 from reasonknee_hf.publish.schema import has_volumes, plain_volumes
-from reasonknee_hf.publish.texts import text_of, write
 
 logger = logging.getLogger(__name__)
-
-CARD = "README.md"
 
 UNNAMED = re.compile(r"data/([^/]+?)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 """Files that `datasets` takes for the config `default` of a card without configs."""
 
-_TAGS = ["medical", "mri", "knee", "3d", "moaks", "nifti"]
 _TASKS = ["visual-question-answering", "image-text-to-text"]
 _KEY = re.compile(r"^(?=[^\s#-])(?:\"[^\"]*\"|'[^']*'|[^:#]+?)\s*:(?=\s|$)", re.MULTILINE)
-
-
-def write_card(root: Path, conversion: Conversion, *, defects: Sequence[str] | None = None) -> str:
-    """Merges a conversion into `README.md` of a folder and returns the card.
-
-    Raises:
-        PublishError: The merged card would be refused by the Hub; all problems are listed.
-    """
-    old, names = text_of(root / CARD), Folder(root).names()
-    card, pictures = merged_card(old, conversion, place=local_place(root), defects=defects, names=names)
-    for name, content in {**pictures, CARD: card.encode()}.items():
-        write(root / name, content)
-    return card
 
 
 def local_place(root: Path) -> str:
@@ -60,6 +42,7 @@ def merged_card(
     defects: Sequence[str] | None = None,
     names: Iterable[str] = (),
     deleted: Sequence[str] = (),
+    ours: Collection[str] = (),
 ) -> tuple[str, dict[str, bytes]]:
     """The card with the configs and the section of a conversion, and the pictures that lie beside it.
 
@@ -72,6 +55,7 @@ def merged_card(
         defects: Known defects of the release, `None` if it was not verified.
         names: Files that lie beside the card.
         deleted: Configs whose entries and sections are to go.
+        ours: Entries that earlier calls of the conversion wrote; they are replaced, or go.
 
     Raises:
         PublishError: The merge would bring in what the Hub refuses, or the old metadata cannot be read.
@@ -81,91 +65,75 @@ def merged_card(
     windows = old.count("\r\n") == old.count("\n") > 0
     old = without_configs(old.replace("\r\n", "\n"), deleted)
     first = conversion.configs[0]
-    content = grade_picture(first.counts) if first.counts else None
-    pictures = {} if content is None else {picture_name(first.name): content}
+    picture, content = f"grades-{first.name}.png", None
+    if first.counts:
+        from reasonknee_hf.publish.picture import grade_picture
+
+        content = grade_picture(first.counts)
+    taken = picture in names and first.name not in ours  # a file of others
+    pictures = {} if content is None or taken else {picture: content}
+    words = words_of(conversion.job.release.dataset)
     text, body = front_matter(old)
-    metadata = merged_metadata(text, conversion, names)
+    metadata = merged_metadata(text, conversion, names, ours)
     if not body.strip():
-        body = "\n# 3DReasonKnee, derived version\n"
-    body = _placed(body, first.name, section(conversion, place, defects, next(iter(pictures), None)))
-    body = _placed(body, "attribution", attribution())
+        body = f"\n# {words.name}, derived version\n"
+    text = section(conversion, place, defects, next(iter(pictures), None))
+    body = placed(body, first.name, text)
+    body = placed(body, "attribution", attribution(words))
     card = f"---\n{metadata}---\n{body}"
-    require_attribution(card)
+    require_attribution(card, words)
     problems = [problem for problem in card_problems(card) if problem not in before]
     if problems:
         raise PublishError("The card would be refused: " + "; ".join(problems) + ". Nothing was sent.")
     return card.replace("\n", "\r\n") if windows else card, pictures
 
 
-def merged_metadata(old: str, conversion: Conversion, names: Iterable[str] = ()) -> str:
+def merged_metadata(
+    old: str, conversion: Conversion, names: Iterable[str] = (), ours: Collection[str] = ()
+) -> str:
     """YAML text of the metadata: the old one, in which only the keys that we change are written anew.
 
     Raises:
         PublishError: The old metadata cannot be read, or data of others could not be loaded any more.
     """
     data = read_metadata(old)
-    ours = _config_names(conversion)
+    written = card_configs(conversion)
+    mine = {*ours, *(name for _, name, _ in written)}
     infos = [
-        info for info in _listed(data.get("dataset_info")) if info.get("config_name", "default") not in ours
+        info for info in _listed(data.get("dataset_info")) if info.get("config_name", "default") not in mine
     ]
     unnamed = [] if data.get("configs") else _unnamed_config(names)
     there = data.get("configs") or unnamed
-    if unnamed and "default" in ours:
+    if unnamed and "default" in mine:
         raise PublishError(
             f"The files {unnamed[0]['data_files'][0]['path']} that are there are loaded as the config 'default', "
             "which a config of that name would hide. Choose another name=, or remove them."
         )
-    configs = [one for one in there if one.get("config_name") not in ours]
-    entries = [_config_entry(config, name) for config, name, _ in _card_configs(conversion)]
-    if not any(is_default(one) for one in configs):
+    configs = [one for one in there if one.get("config_name") not in mine]
+    entries = [_config_entry(config, name) for config, name, _ in written]
+    if not configs or (any(map(is_default, there)) and not any(map(is_default, configs))):
         entries[0] = {**entries[0], "default": True}
+    elif len(there) == 1 and not is_default(there[0]):
+        # The only config is the one that is loaded without a name. Beside others it must say so, or that would break.
+        configs = [{**there[0], "default": True}]
     configs = _in_place(there, [*configs, *entries])
     infos = [
         *infos,
-        *(_info_entry(config, name, features) for config, name, features in _card_configs(conversion)),
+        *(_info_entry(config, name, features) for config, name, features in written),
     ]
+    words = words_of(conversion.job.release.dataset)
     changes: dict[str, Any] = {
-        "license": data.get("license", LICENCE),
+        "license": data.get("license", words.licence),
         "language": data.get("language", ["en"]),
-        "pretty_name": data.get("pretty_name", "3DReasonKnee, derived version"),
+        "pretty_name": data.get("pretty_name", f"{words.name}, derived version"),
         "size_categories": [size_category(_question_rows(infos))],
         "task_categories": _union(data.get("task_categories"), _TASKS),
-        "tags": _union(data.get("tags"), _TAGS),
-        "source_datasets": _union(data.get("source_datasets"), [SOURCE_ID]),
+        "tags": _union(data.get("tags"), [*words.tags]),
+        "source_datasets": _union(data.get("source_datasets"), [words.source]),
         "configs": configs,
         "dataset_info": infos,
     }
-    if data.get("license") not in (None, LICENCE, [LICENCE]):
-        logger.warning("the card says licence %r; the derived data are %s", data["license"], LICENCE)
     return _rewritten(old, data, {key: _plain(value) for key, value in changes.items()})
-
-
-def read_metadata(text: str) -> dict[str, Any]:
-    """The metadata of a card that is there.
-
-    Raises:
-        PublishError: They are not YAML, or not of the kinds that can be merged.
-    """
-    try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise PublishError(
-            f"The card that is there has metadata that are not YAML: {' '.join(str(error).split())}. Mend it first."
-        ) from None
-    data = {} if data is None else data
-    if not isinstance(data, dict):
-        raise PublishError(
-            "The card that is there begins with a block between lines of '---' that holds no keys and values but a "
-            f"{type(data).__name__}. Mend it first."
-        )
-    for key in ("configs", "dataset_info"):
-        listed = data.get(key) or []
-        listed = [listed] if key == "dataset_info" and isinstance(listed, dict) else listed
-        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-            raise PublishError(
-                f"{key} of the card that is there is no list of keys and values. Mend it first."
-            )
-    return data
 
 
 def _unnamed_config(names: Iterable[str]) -> list[dict[str, Any]]:
@@ -175,39 +143,30 @@ def _unnamed_config(names: Iterable[str]) -> list[dict[str, Any]]:
     return [{"config_name": "default", "data_files": files}] if files else []
 
 
+def default_config(metadata: str, names: Iterable[str] = ()) -> str | None:
+    """The config that `load_dataset` gives without a name; `None` if it asks for one, or there is none."""
+    configs = read_metadata(metadata).get("configs") or _unnamed_config(names)
+    found = [str(one.get("config_name")) for one in configs if len(configs) == 1 or is_default(one)]
+    return found[0] if found else None
+
+
 def without_configs(card: str, names: Sequence[str]) -> str:
     """The card without some configs: their entries in the metadata and the sections that we wrote about them."""
     text, body = front_matter(card)
     if not names or not text:
         return card
     data = read_metadata(text)
-    gone = {*names, *(f"{name}_bytes" for name in names)}
     changes: dict[str, Any] = {
-        key: [one for one in _listed(data.get(key)) if one.get("config_name") not in gone]
+        key: [one for one in _listed(data.get(key)) if one.get("config_name") not in names]
         for key in ("configs", "dataset_info")
         if key in data
     }
     for name in names:
-        begin, end = _marks(name)
-        start, stop = body.find(begin), body.find(end)
-        if 0 <= start < stop:
-            body = body[:start].rstrip("\n") + "\n\n" + body[stop + len(end) :].lstrip("\n")
+        body = without_section(body, name)
     return f"---\n{_rewritten(text, data, changes)}---\n{body}"
 
 
-def _config_names(conversion: Conversion) -> set[str]:
-    """Names that this conversion writes, or would with other options: stale ones must go."""
-    job = conversion.job
-    return {
-        job.name,
-        job.volumes_name,
-        f"{job.volumes_name}_bytes",
-        job.crops_name,
-        f"{job.crops_name}_bytes",
-    }
-
-
-def _card_configs(conversion: Conversion) -> list[tuple[ConfigFacts, str, Features | None]]:
+def card_configs(conversion: Conversion) -> list[tuple[ConfigFacts, str, Features | None]]:
     """Config, name and features of each entry of the card.
 
     A single `Nifti` in the card keeps `datasets` before 4.4 from loading any config of the repository. So the
@@ -296,20 +255,61 @@ def _dump(value: Mapping[str, Any]) -> str:
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, line_break="\n", width=1000))
 
 
-def _placed(body: str, name: str, text: str) -> str:
-    """The body with our block `name` replaced, or added at the end; everything between other marks stays."""
-    begin, end = _marks(name)
-    block = f"{begin}\n{text.strip()}\n{end}"
-    start = body.find(begin)
-    stop = body.find(end, start)
-    if start >= 0 and stop >= 0:
-        return body[:start] + block + body[stop + len(end) :]
-    return body.rstrip("\n") + f"\n\n{block}\n"
-
-
-def _marks(name: str) -> tuple[str, str]:
-    return f'<!-- reasonknee_hf:begin "{name}" -->', f'<!-- reasonknee_hf:end "{name}" -->'
-
-
 def _listed(value: Any) -> list[Any]:
     return [] if value is None else value if isinstance(value, list) else [value]
+
+
+# --- our blocks in the text: between marks that tell what we wrote, so that words of others are seen and kept ---------
+
+
+def placed(body: str, name: str, text: str) -> str:
+    """The body with our block `name` replaced, or added at the end; everything else stays.
+
+    A block that was edited since it was written, or has lost its marks, is kept below the new one where it says what
+    the new one does not.
+    """
+    text = text.strip()
+    block = f"{_begin(name, text)}\n{text}\n{_end(name)}"
+    found = _marked(name).search(body) or _unmarked(text).search(body)
+    if found is None:
+        return body.rstrip("\n") + f"\n\n{block}\n"
+    written, there = found.groupdict().get("hash"), found["text"].strip()
+    lines = {line.strip() for line in text.splitlines()}
+    if written != _hash(there) and any(line.strip() not in lines for line in there.splitlines()):
+        logger.warning("the section %s of the card was edited by hand: what was there is kept below it", name)
+        block += f"\n\n<details><summary>As it was edited by hand: section {name}</summary>\n\n{there}\n\n</details>"
+    after = body[found.end() :]
+    return body[: found.start()] + block + ("" if after.startswith("\n") or not after else "\n\n") + after
+
+
+def without_section(body: str, name: str) -> str:
+    """The body without our block of that name."""
+    found = _marked(name).search(body)
+    if found is None:
+        return body
+    return body[: found.start()].rstrip("\n") + "\n\n" + body[found.end() :].lstrip("\n")
+
+
+def _begin(name: str, text: str) -> str:
+    return f'<!-- reasonknee_hf:begin "{name}" {_hash(text)} -->'
+
+
+def _end(name: str) -> str:
+    return f'<!-- reasonknee_hf:end "{name}" -->'
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:8]
+
+
+def _marked(name: str) -> re.Pattern[str]:
+    begin = rf'<!-- reasonknee_hf:begin "{re.escape(name)}"(?: (?P<hash>[0-9a-f]{{8}}))? -->\n'
+    return re.compile(rf"{begin}(?P<text>.*?){re.escape(_end(name))}", re.DOTALL)
+
+
+def _unmarked(text: str) -> re.Pattern[str]:
+    """A section of the same heading, as far as the next one, with the marks that are left of it."""
+    heading = re.escape("\n".join(text.splitlines()[:3]))  # with the line that says whose it is
+    mark = r"(?:<!-- reasonknee_hf:begin [^\n]*-->\n)?"
+    end = r"(?:<!-- reasonknee_hf:end [^\n]*-->)|(?=^## |^<!-- reasonknee_hf:)|\Z"
+    return re.compile(rf"^{mark}(?P<text>{heading}$.*?)(?:{end})", re.DOTALL | re.MULTILINE)

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 from datasets import ClassLabel, Value
 
-from reasonknee_hf.publish.attribution import template
-from reasonknee_hf.publish.config_facts import ConfigFacts, GradeCounts
-from reasonknee_hf.publish.convert import Conversion
+from reasonknee_hf.errors import PublishError
+from reasonknee_hf.publish.card_words import CardWords, words_of
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, GradeCounts
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.schema import is_volume
 
 _MEANINGS = {
     "id": "`{scan_id}_{question_id}`",
-    "scan_id": "key of the scan: patient, visit, study, series, side",
-    "patient_id": "as published, leading zeros kept",
-    "visit": "`00M` … `48M`",
-    "study": "as published",
-    "series": "as published",
-    "knee_side": "side of the knee",
-    "question_id": "1 … 69; null where the prompt is unknown",
-    "category": "one of the seven of ReasonKnee-Bench",
     "structure": "anatomical structure",
     "subregion": "part of the structure",
     "prompt": "the question, as published",
     "bbox": "`[start_slice, end_slice, x_min, x_max, y_min, y_max]` in the slice-first array, ends inclusive",
-    "cot": "the reasoning",
     "answer": "as published",
-    "grades": "MOAKS grades, one record an attribute",
-    "final_diagnosis": "the published JSON value",
     "preview": "three planes through the middle of the box, the box drawn in",
     "frames": "slices of the box, evenly spaced, cut to its extent",
     "image": "the published `.nii.gz`, bytes unchanged",
@@ -55,7 +46,7 @@ def section(conversion: Conversion, place: str, defects: Sequence[str] | None, p
         defects: Known defects of the release; `None` if it was not verified.
         picture: Path of the picture of the grade distribution, beside the card.
     """
-    first = conversion.configs[0]
+    first, words = conversion.configs[0], words_of(conversion.job.release.dataset)
     place = json.dumps(place, ensure_ascii=False)
     return template("section.md").substitute(
         name=first.name,
@@ -63,7 +54,7 @@ def section(conversion: Conversion, place: str, defects: Sequence[str] | None, p
         place=place,
         split=next(iter(first.splits)),
         how_to_volumes=_volumes_text(conversion, place),
-        columns="\n\n".join(_columns(config) for config in conversion.configs),
+        columns="\n\n".join(_columns(config, words) for config in conversion.configs),
         splits=_splits(conversion.configs),
         provenance=_provenance(conversion.job),
         changes=_changes(conversion.job),
@@ -77,16 +68,14 @@ def _what(conversion: Conversion) -> str:
     if job.config == "records":
         return "The published annotation arrays, record by record, as they are."
     if not job.questions:
-        return "Knee MRI volumes with their masks, one row a scan."
-    hidden = (
-        " The columns `cot` and `answer`, which give the grade away, are left out."
-        if job.config == "bench"
-        else ""
-    )
-    return (
-        "Questions about knee MRI volumes (sagittal 3D DESS): each row asks for the MOAKS grades of one structure, "
-        f"says where to look and what the answer is.{hidden} Volumes are kept once a scan and joined by `scan_id`."
-    )
+        return words_of(job.release.dataset).scans
+    hidden = job.dataset.configs[job.config].hidden if job.config in job.dataset.configs else ()
+    left_out = f" The columns {_listed(hidden)}, which give the answer away, are left out." if hidden else ""
+    return f"{words_of(job.release.dataset).rows}{left_out} Volumes are kept once a scan and joined by `scan_id`."
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return " and ".join(f"`{column}`" for column in columns)
 
 
 def _volumes_text(conversion: Conversion, place: str) -> str:
@@ -111,13 +100,26 @@ def _volumes_text(conversion: Conversion, place: str) -> str:
             f"`{name}_bytes`: the same files, each volume as `{{bytes, path}}` "
             '(`nibabel.Nifti1Image.from_bytes(gzip.decompress(row["image"]["bytes"]))`).'
         )
+    written = {config.name: config.splits for config in conversion.configs}
+    split = next(iter(conversion.configs[0].splits))
+    if job.questions and split in written.get(name, ()):
+        root = json.loads(place)
+        root = root if root.startswith("./") else f"hf://datasets/{root}"
+        questions, volumes = (
+            "'" + f"{root}/{written[one][split].pattern}".replace("'", "''") + "'" for one in (job.name, name)
+        )
+        lines.append(
+            f"Joined by DuckDB, which reads only what is asked for:\n\n```sql\nSELECT scan_id, q.prompt, v.{column}\n"
+            f"FROM {questions} AS q\nJOIN {volumes} AS v USING (scan_id)\nLIMIT 1\n```"
+        )
     return "\n\n".join(lines)
 
 
-def _columns(config: ConfigFacts) -> str:
+def _columns(config: ConfigFacts, words: CardWords) -> str:
     lines = [f"`{config.name}`:", "", "| column | type | meaning |", "|---|---|---|"]
+    meanings = {**_MEANINGS, **words.meanings}
     for name, kind in config.features.items():
-        lines.append(f"| `{name}` | {_type_name(kind)} | {_MEANINGS[name]} |")
+        lines.append(f"| `{name}` | {_type_name(kind)} | {meanings[name]} |")
     return "\n".join(lines)
 
 
@@ -166,13 +168,12 @@ def _changes(job: Job) -> str:
     elif job.questions:
         changes += [
             "The JSON arrays were written as Parquet tables, in published order, with one fixed schema.",
-            "Identifiers are kept as text. Prompts were matched to question ids, categories and anatomical sites.",
-            "Grades are listed as (lesion, attribute, grade) records beside the published object, which is kept.",
-            "Boxes are six integers; nothing was moved or clipped.",
-            "The text before `Final diagnosis:` has a column of its own.",
+            "Identifiers are kept as text.",
+            *words_of(job.release.dataset).changes,
         ]
-    if job.config == "bench":
-        changes.append("The columns `cot` and `answer` were left out.")
+    config = job.dataset.configs.get(job.config)
+    if config is not None and config.hidden:
+        changes.append(f"The columns {_listed(config.hidden)} were left out.")
     told = job.selection.describe()
     if told:
         changes.append(f"Only a selection was kept: `{json.dumps(told, ensure_ascii=False)}`.")
@@ -221,3 +222,39 @@ def _defects(defects: Sequence[str] | None) -> str:
     if not defects:
         return "`reasonknee verify` found none in the release that this version was written from."
     return "\n".join(["Found in the release by `reasonknee verify`:", "", *(f"- {one}" for one in defects)])
+
+
+def template(name: str) -> Template:
+    """One of the texts of `dataset_card/`."""
+    return Template((files("reasonknee_hf") / "dataset_card" / name).read_text("utf-8"))
+
+
+def attribution(words: CardWords | None = None) -> str:
+    """The block that every card carries."""
+    words = words or words_of()
+    text = template("attribution.md").substitute(
+        creators=", ".join(words.creators[:-1]) + f" and {words.creators[-1]}",
+        bibtex_creators=" and ".join(words.creators),
+        paper=f"{words.title}, arXiv:{words.arxiv}",
+        paper_url=words.paper_url,
+        source_url=words.source_url,
+        licence_url=words.licence_url,
+        title=words.title,
+        arxiv=words.arxiv,
+    )
+    require_attribution(text, words)
+    return text
+
+
+def require_attribution(card: str, words: CardWords | None = None) -> None:
+    """Refuses a card that leaves out a creator, the paper, the source or the licence.
+
+    Raises:
+        PublishError: The message lists what is missing.
+    """
+    missing = [name for name in (words or words_of()).must_name if name not in card]
+    if missing:
+        raise PublishError(
+            f"The card does not name {', '.join(missing)}. CC BY 4.0 asks for it; write the card with "
+            "`reasonknee push` or `reasonknee convert`, which add the block, and do not take it out."
+        )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import Features
 
-from reasonknee_hf.knee.moaks import CATEGORIES
+from reasonknee_hf.publish.job import Job
 
 GradeCounts = dict[str, dict[int, int]]
 
@@ -30,6 +31,9 @@ class Store(Protocol):
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
+
+    def sha256(self, name: str) -> str:
+        """Hash of a file."""
 
 
 class Folder:
@@ -50,6 +54,19 @@ class Folder:
     def size(self, name: str) -> int:
         """Bytes of a file."""
         return (self.root / name).stat().st_size
+
+    def sha256(self, name: str) -> str:
+        """Hash of a file."""
+        with self.open(name) as file:
+            return hash_of(file)
+
+
+def hash_of(file: IO[bytes]) -> str:
+    """The sha256 of what is left of a file."""
+    digest = sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -126,9 +143,9 @@ def files_named(store: Store, files: Iterable[str]) -> set[str]:
     return found
 
 
-def grade_counts(store: Store, files: Iterable[str]) -> GradeCounts:
-    """How often each category has each grade; every attribute of a row counts."""
-    counts: dict[str, Counter[int]] = {}
+def grade_counts(store: Store, files: Iterable[str]) -> Counter[tuple[int, int]]:
+    """How often each category, by its number, has each grade; every attribute of a row counts."""
+    counts: Counter[tuple[int, int]] = Counter()
     for name in files:
         with store.open(name) as stream, pq.ParquetFile(stream) as file:
             for batch in file.iter_batches(columns=["category", "grades"], batch_size=1 << 16):
@@ -142,7 +159,51 @@ def grade_counts(store: Store, files: Iterable[str]) -> GradeCounts:
                 )
                 for row in pairs.group_by(["category", "grade"]).aggregate([([], "count_all")]).to_pylist():
                     if row["category"] is not None:
-                        counts.setdefault(CATEGORIES[row["category"]], Counter())[row["grade"]] += row[
-                            "count_all"
-                        ]
-    return {name: dict(sorted(counts[name].items())) for name in CATEGORIES if name in counts}
+                        counts[row["category"], row["grade"]] += row["count_all"]
+    return counts
+
+
+def by_category(counts: Counter[tuple[int, int]], names: Sequence[str]) -> GradeCounts:
+    """The counts as category → grade → number, in order."""
+    found: GradeCounts = {name: {} for name in names}
+    for (category, grade), count in sorted(counts.items()):
+        found[names[category]][grade] = count
+    return {name: grades for name, grades in found.items() if grades}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a call of `convert` or `push` wrote.
+
+    Args:
+        job: The options.
+        configs: The written configs in the order of the card.
+        labels: Structure name → label id of the masks.
+        pull_request: URL of the pull request that was opened.
+        stale: Files of earlier calls that no config names any more, and that are still there.
+        plan: What a push would do that was asked to do nothing.
+    """
+
+    job: Job
+    configs: tuple[ConfigFacts, ...]
+    labels: Mapping[str, int]
+    pull_request: str | None = None
+    stale: tuple[str, ...] = ()
+    plan: Mapping[str, Any] | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """All written tables, paths below the root."""
+        return [name for config in self.configs for split in config.splits.values() for name in split.files]
+
+    def told(self) -> dict[str, Any]:
+        """Configs, splits, rows, bytes and files as plain JSON values."""
+        configs = {
+            config.name: {
+                split: {"rows": facts.rows, "bytes": facts.file_bytes, "files": list(facts.files)}
+                for split, facts in config.splits.items()
+            }
+            for config in self.configs
+        }
+        told = {"configs": configs, "pull_request": self.pull_request, "stale": list(self.stale)}
+        return told | ({"plan": dict(self.plan)} if self.plan else {})

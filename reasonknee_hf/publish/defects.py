@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from reasonknee_hf.dataset.contract import Release
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.release import Release
-from reasonknee_hf.verify import Report
-from reasonknee_hf.verify import verify as verify_release
+
+if TYPE_CHECKING:
+    from reasonknee_hf.verify import Report
 
 
 def defect_lines(verify: bool | Report, release: Release) -> list[str] | None:
@@ -23,6 +26,8 @@ def defect_lines(verify: bool | Report, release: Release) -> list[str] | None:
     """
     if verify is False:
         return None
+    from reasonknee_hf.verify import verify as verify_release
+
     report = verify_release(release) if verify is True else verify
     if (report.release, report.sha) != (release.tree.name, release.sha):
         raise OptionError(

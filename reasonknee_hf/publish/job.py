@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from reasonknee_hf.dataset.contract import Description, Release, described
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.description import KNEE
-from reasonknee_hf.knee.release import Release
+from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.publish.parquet import Limits
+from reasonknee_hf.publish.row_selection import Selection, whole_number
 from reasonknee_hf.publish.schema import VOLUME_MODES
-from reasonknee_hf.publish.selection import Selection, whole_number
 from reasonknee_hf.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """Raised when files of the same options would come out with other bytes."""
 
 
@@ -30,19 +30,14 @@ class ReleaseSpec:
     endpoint: tuple[str, ...] | None = None
     images: str | None = None
     high_fidelity: str | tuple[str, ...] | None = None
+    dataset: str | None = None
 
     def open(self, token: str | bool | None = None) -> Release:
         """The release."""
-        from reasonknee_hf.knee.description import open_release
-
-        return open_release(
-            self.source,
-            self.revision,
-            self.endpoint,
-            token,
-            images=self.images,
-            high_fidelity=self.high_fidelity,
-        )
+        dataset = described(self.dataset)
+        options = {name: getattr(self, name, None) for name in dataset.open_options}
+        release: Release = dataset.open(token=token, **{n: v for n, v in options.items() if v is not None})
+        return release
 
 
 # Open releases of this process, by how they were opened and in which state: a worker makes many shards of one.
@@ -73,6 +68,8 @@ class Derived:
             raise OptionError(
                 f"crop_margin={self.crop_margin} is not possible; give millimetres around the box, 0 or more."
             )
+        if self.crop_margin and not self.crops:
+            raise OptionError(f"crop_margin={self.crop_margin} without crops=True does nothing; give both.")
         object.__setattr__(self, "crop_margin", float(self.crop_margin))
 
     @property
@@ -87,7 +84,7 @@ class Job:
 
     Args:
         release: How to open the release.
-        origin: Where the data come from, for people: `rajpurkarlab/3DReasonKnee` or `a local folder`.
+        origin: Where the data come from, for people: the id of a repository or `a local folder`.
         sha: Commit of a Hub release.
         identity: State of the release; part of the fingerprint, never written out.
         config: Config of the rows.
@@ -112,9 +109,9 @@ class Job:
 
     def __post_init__(self) -> None:
         for what, value, valid in (
-            ("config", self.config, (*KNEE.configs, "records")),
+            ("config", self.config, (*self.dataset.configs, "records")),
             ("volumes", self.volumes, VOLUME_MODES),
-            ("annotations", self.annotations, ("all", "balanced")),
+            ("annotations", self.annotations, self.dataset.annotations),
             ("on_error", self.on_error, ("raise", "skip", "null")),
         ):
             if value not in valid:
@@ -128,6 +125,11 @@ class Job:
             raise OptionError(
                 "The config 'scans' without volumes holds nothing; choose another value of volumes=."
             )
+
+    @property
+    def dataset(self) -> Description:
+        """What the release is one of."""
+        return described(self.release.dataset)
 
     def opened(self) -> Release:
         """The release, opened once a process."""
@@ -144,6 +146,12 @@ class Job:
     def questions(self) -> bool:
         """Whether rows of questions are written."""
         return self.config != "scans"
+
+    @property
+    def voxels(self) -> list[str]:
+        """Options by which voxels of the volumes are written: all, some, or drawn as pictures."""
+        told = [f"volumes={self.volumes!r}"] if self.volumes in ("embed", "files") else []
+        return told + [name for name in ("previews", "frames", "crops") if getattr(self.derived, name)]
 
     @property
     def volumes_name(self) -> str:
@@ -188,6 +196,46 @@ class Job:
         if part == "questions":  # they do not depend on how volumes are kept
             told["options"] = {k: v for k, v in told["options"].items() if k not in ("volumes", "masks")}
         return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tuple[Job, Release]:
+    """The job that some options describe, and its release, opened with a token."""
+    endpoint, listed = given.endpoint, given.high_fidelity
+    spec = ReleaseSpec(
+        given.source,
+        given.revision,
+        (endpoint,) if isinstance(endpoint, str) else tuple(endpoint) if endpoint else None,
+        given.images,
+        listed if listed is None or isinstance(listed, str) else tuple(listed),
+    )
+    # What the options alone can be wrong about is said before anything is read.
+    selection = Selection(**{one.name: getattr(given, one.name) for one in fields(Selection)})
+    derived = Derived(given.previews, given.frames, given.crops, given.crop_margin)
+    limits = Limits(given.row_group_bytes, given.shard_bytes)
+    release = spec.open(token)
+    config = release.dataset.configs.get(given.config)
+    if (
+        config is not None and config.chosen
+    ):  # a list may change under the same path; what it says is told instead
+        spec = replace(spec, high_fidelity=tuple(sorted(config.chosen(release))))
+    job = Job(
+        release=spec if release.sha is None else replace(spec, revision=release.sha),
+        origin=describe_origin(release, given.source),
+        sha=release.sha,
+        identity=release.identity,
+        config=given.config,
+        name=given.config if given.name is None else given.name,
+        out=out,
+        selection=selection,
+        volumes=given.volumes,
+        masks=given.masks,
+        annotations=given.annotations,
+        on_error=given.on_error,
+        derived=derived,
+        limits=limits,
+    )
+    job.share(release)
+    return job, release
 
 
 def describe_origin(release: Release, source: str | None) -> str:

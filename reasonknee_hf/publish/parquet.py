@@ -6,6 +6,8 @@ A writer makes one or more parts. They get their final names when all are comple
 
 from __future__ import annotations
 
+import json
+import mmap
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,14 +23,18 @@ import pyarrow.parquet as pq
 from datasets import ClassLabel, Features
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.schema import arrow_schema, file_columns, has_volumes
+from reasonknee_hf.publish.schema import STORED, arrow_schema, file_columns, has_volumes
 from reasonknee_hf.publish.texts import disk_full
 
-_BATCH_ROWS = 2048  # rows held as Python objects before they become Arrow
+_BATCH_ROWS = (1024, 4096)  # rows held as Python objects before they become Arrow: least and most
+_ENDS = 16  # one of so many scans begins a new row group
 _TEXT_GROUP = 8_000_000  # bytes of a row group of text, which readers turn into many small objects
 _HEAVY = 4_000_000  # bytes of files from which on rows are handled one by one
 _DICTIONARY_BYTES = 16 << 20  # of one column of one row group; beyond it Parquet falls back to plain text
 _ENOUGH_TO_TELL = 100  # rows that show whether the text of a column repeats
+_CHUNKS = {"min_chunk_size": 256 * 1024, "max_chunk_size": 1024 * 1024, "norm_level": 0}
+_CHUNKED = int(pa.__version__.partition(".")[0]) >= 21
+"""Whether pages end where content says so, as `datasets` writes them: what did not change is not sent again."""
 _CHECK_ROWS = 3  # rows of a part that are read back
 
 
@@ -119,6 +126,8 @@ def _write(
             pq.ParquetWriter(path, schema, **_writer_options(features, schema, group)) as writer,
             ThreadPoolExecutor(1) as threads,
         ):
+            if _CHUNKED:
+                writer.add_key_value_metadata({"content_defined_chunking": json.dumps(_CHUNKS)})
             seen = 0
             following = group
             while following is not None:
@@ -162,6 +171,7 @@ def _writer_options(features: Features, schema: pa.Schema, first: pa.Table | Non
         "compression_level": {leaf: 3 for leaf, codec in packed.items() if codec == "zstd"},
         "dictionary_pagesize_limit": _DICTIONARY_BYTES,
         "write_page_index": True,
+        **({"use_content_defined_chunking": _CHUNKS} if _CHUNKED else {}),
         "write_batch_size": 1 if has_volumes(features) else 1024,  # values that are copied at once
         "write_statistics": [leaf for leaf in leaves if not leaf.endswith(".bytes")],
     }
@@ -198,7 +208,7 @@ def _batches(
             yield _table(row, features, schema)
             continue
         weight = _file_bytes(row, columns) if columns else 0
-        if held and (size + weight > min(most, _HEAVY) or len(held) == _BATCH_ROWS):
+        if held and (size + weight > min(most, _HEAVY) or _begins_batch(row, held)):
             table = _table(_batch(held, features), features, schema)
             held, size = [], 0
             yield table
@@ -210,13 +220,22 @@ def _batches(
         yield _table(_batch(held, features), features, schema)
 
 
+def _begins_batch(row: Mapping[str, Any], held: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a row begins a batch: what scan it is of decides, so that borders stay where others are left out."""
+    least, most = _BATCH_ROWS
+    if len(held) < least or len(held) == most:
+        return len(held) == most
+    scan = row.get("scan_id")
+    return scan != held[-1].get("scan_id") and crc32(str(scan).encode()) % _ENDS == 0
+
+
 def _groups(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
     """Row groups: as many whole or cut tables as fit into `most` bytes."""
     held: list[pa.Table] = []
     size = 0
     for table in tables:
         for piece, weight in _cut(table, most):
-            if held and size + weight > most:
+            if held and (size + weight > most or size > most // 4):
                 full = pa.concat_tables(held)
                 held, size = [], 0
                 yield full
@@ -301,3 +320,26 @@ def _digest(value: Any) -> Any:
     if isinstance(value, list):
         return [_digest(one) for one in value]
     return (len(value), sha256(value).digest()) if isinstance(value, bytes) else value
+
+
+def volume_spans(path: Path) -> dict[str, dict[str, tuple[int, int, str]]]:
+    """Where the bytes of volumes lie in a table: scan → column → first byte, bytes, name.
+
+    They are neither compressed nor cut, so each is one stretch of the file, and can be read without its neighbours.
+    """
+    found: dict[str, dict[str, tuple[int, int, str]]] = {}
+    with path.open("rb") as stream, pq.ParquetFile(path, memory_map=True) as file:
+        if not file.metadata.num_rows:
+            return found
+        columns = [field.name for field in file.schema_arrow if field.type == STORED]
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = 0
+            for number in range(file.metadata.num_row_groups):
+                for name in columns:  # column by column, as they lie in the file
+                    for row in file.read_row_group(number, columns=["scan_id", name]).to_pylist():
+                        value = row[name]
+                        start = content.find(value["bytes"], at) if value and value["bytes"] else -1
+                        if start >= 0:
+                            at = start + len(value["bytes"])
+                            found.setdefault(row["scan_id"], {})[name] = (start, at - start, value["path"])
+    return found

@@ -10,11 +10,6 @@ from reasonknee_hf.publish.config_facts import GradeCounts
 logger = logging.getLogger(__name__)
 
 
-def picture_name(config: str) -> str:
-    """Path of the picture of a config, beside the card."""
-    return f"grades-{config}.png"
-
-
 def grade_picture(counts: GradeCounts) -> bytes | None:
     """A PNG of stacked bars: for each category the share of each grade. `None` where matplotlib is not installed.
 

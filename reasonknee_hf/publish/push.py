@@ -4,114 +4,78 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import HfHubHTTPError
 
 from reasonknee_hf.errors import EndpointError, PublishError
 from reasonknee_hf.hub.wire.endpoints import resolve_endpoints
-from reasonknee_hf.publish import croissant
-from reasonknee_hf.publish import destination as repository
-from reasonknee_hf.publish.card import CARD, merged_card, read_metadata
-from reasonknee_hf.publish.config_facts import Folder
-from reasonknee_hf.publish.convert import Conversion, make_job, produce
+from reasonknee_hf.hub.wire.retries import Patience
+from reasonknee_hf.publish.card import default_config
+from reasonknee_hf.publish.config_facts import Conversion, Folder
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.destination import Repository
-from reasonknee_hf.publish.given_names import check_name, check_repo
-from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.parquet import Limits
-from reasonknee_hf.publish.rehearse import check_folder, refuse_hidden_data, rehearse
-from reasonknee_hf.publish.rules import front_matter
+from reasonknee_hf.publish.job import Job, make_job
+from reasonknee_hf.publish.manifest import Manifest, Part
+from reasonknee_hf.publish.options import PushOptions, chosen_options
+from reasonknee_hf.publish.produce import produce
+from reasonknee_hf.publish.rehearse import check_folder, merged, refuse_hidden_data, rehearse, standing_of
+from reasonknee_hf.publish.rules import check_name, check_repo, front_matter
 from reasonknee_hf.publish.schema import STORED
-from reasonknee_hf.publish.selection import Row
-from reasonknee_hf.publish.stale import SHARD, stale_files, with_companions
+from reasonknee_hf.publish.stale import CARD, Standing, deleted_entries, stale_files
+from reasonknee_hf.publish.texts import write
 from reasonknee_hf.publish.viewer import table_findings
-from reasonknee_hf.verify import Report
 
 logger = logging.getLogger(__name__)
 
+_STAGING = "reasonknee-push-"
+
 
 def push(
-    repo_id: str,
-    config: str = "full",
-    *,
-    folder: str | Path | None = None,
-    private: bool | None = None,
-    branch: str | None = None,
-    create_pr: bool = False,
-    hub_endpoint: str | None = None,
-    token: str | bool | None = None,
-    delete_configs: Sequence[str] = (),
-    name: str | None = None,
-    splits: Sequence[str] | str | None = None,
-    categories: Sequence[str] | str | None = None,
-    structures: Sequence[str] | str | None = None,
-    patients: Sequence[str] | str | None = None,
-    visits: Sequence[str] | str | None = None,
-    grades: Sequence[int] | int | Mapping[str, Collection[int]] | None = None,
-    where: Callable[[Row], bool] | None = None,
-    limit: int | None = None,
-    volumes: str = "embed",
-    masks: bool = True,
-    previews: bool = False,
-    frames: int = 0,
-    crops: bool = False,
-    crop_margin: float = 0.0,
-    executor: Executor | None = None,
-    row_group_bytes: int = Limits.row_group,
-    shard_bytes: int = Limits.shard,
-    source: str | None = None,
-    revision: str | None = None,
-    source_token: str | bool | None = None,
-    endpoint: str | Sequence[str] | None = None,
-    images: str | None = None,
-    high_fidelity: str | Sequence[str] | None = None,
-    annotations: str = "all",
-    on_error: str = "raise",
-    verify: bool | Report = True,
+    repo_id: str, config: str | None = None, *, options: PushOptions | None = None, **given: Any
 ) -> Conversion:
     """Converts a release, or a selection of it, and pushes it to a dataset repository that loads without this package.
 
-    A push that was killed goes on where it was: files that lie in the repository are not made again. Other configs of
-    the repository, and what others wrote on its card, stay. Limits of the Hub's viewer that a table hits are logged
-    before it travels; `reasonknee check-card` says the same of a folder.
+    A push that was killed goes on where it was: files that lie in the repository as its manifest says are not made
+    again. Other configs of the repository, and what others wrote on its card, stay. Limits of the Hub's viewer that a
+    table hits are logged before it travels; `reasonknee check-card` says the same of a folder.
+
+        push("me/my-version", "bench", volumes="none", categories="BML")
 
     Args:
-        repo_id: `OWNER/NAME`; created where it does not exist.
-        config: As in [`convert`], as are all options that are not named here.
-        folder: Where files are made before they travel, and kept. By default a temporary folder, from which volumes
-            go when they are committed.
-        private: Whether a new repository is private.
-        branch: Branch to push to; created where it does not exist.
-        create_pr: Open a pull request instead of committing to the branch.
-        hub_endpoint: Hub to push to; `HF_ENDPOINT` by default.
-        token: As in `huggingface_hub`, for the repository.
-        source_token: The same for the source.
-        delete_configs: Configs of the repository to remove, with their files, volumes and crops.
+        repo_id: `OWNER/NAME`; created where it does not exist, when there is something to send.
+        config: As in [`convert`].
+        options: [`PushOptions`], for calls that share them.
+        given: Single options; see [`PushOptions`].
 
     Returns:
         [`Conversion`]: what the repository now holds of it.
 
     Raises:
-        PublishError: What would be pushed could not be loaded back, or merged with what is there; raised before
-            anything is sent. Or another push of the same config removed files of this one.
+        PublishError: What would be pushed could not be loaded back, or merged with what is there, or volumes would
+            go where everybody can read them; raised before anything is sent. Or another push of the same config
+            removed files of this one.
         ForbiddenError: The token may not write there.
         EndpointError: The Hub failed for too long.
     """
-    given = dict(locals())
+    if config is not None:
+        given["config"] = config
+    chosen = chosen_options(PushOptions, options, given)
     check_repo(repo_id)
-    resolve_endpoints(hub_endpoint)
-    with _staging(folder) as staging:
-        job, release = make_job(given | {"token": source_token}, staging)
+    resolve_endpoints(chosen.hub_endpoint)
+    with _staging(chosen.folder) as staging:
+        job, release = make_job(chosen, staging, chosen.source_token)
         check_name("config", job.name)
         check_folder(staging, job)
         if job.volumes == "reference" and (release.sha is None or job.release.images is not None):
@@ -120,32 +84,113 @@ def push(
                 "commit of a Hub repository. Use volumes='embed' or 'files', or push from a Hub source."
             )
         there = Repository(
-            repo_id, staging, revision=branch, endpoint=hub_endpoint, token=token, create_pr=create_pr
-        )
-        there.create(private)
-        parent = there.refresh()
-        card, description = (there.read_text(name, parent) for name in (CARD, croissant.FILE))
-        refuse_hidden_data(card, there.committed(), repo_id)
-        deleted = _deleted(delete_configs, job, card, there)
-        rehearse(job, card, description, place=repo_id, names=there.committed(), deleted=deleted)
-
+            repo_id, staging, revision=chosen.branch, endpoint=chosen.hub_endpoint, token=chosen.token,
+            create_pr=chosen.create_pr,
+        )  # fmt: skip
+        parent = there.look()
+        _refuse_visibility(there, job, chosen)
+        standing = _standing(there, parent)
+        refuse_hidden_data(standing)
+        deleted = deleted_entries(standing, chosen.delete_configs, job)
+        there.prove(rehearse(job, standing, deleted))
         looked_at: set[str] = set()
 
-        def send(files: Sequence[str]) -> None:
-            full = [name for name in files if pq.read_metadata(staging / name).num_rows]
-            there.leave_out(set(files) - set(full))
-            if not full:
+        def send(manifest: Manifest, parts: Sequence[Part]) -> None:
+            write(staging / manifest.path, manifest.text.encode())
+            full = [part.path for part in parts if part.rows]
+            if not full:  # nobody needs tables without rows in a repository
                 return
             _say_what_is_not_shown(staging, full, looked_at)
             beside = [name for path in full for name in files_beside(staging / path)]
-            there.upload([*beside, *full])
-            if folder is None:
+            if chosen.dry_run:
+                return
+            there.create(chosen.private)
+            there.upload([*beside, *full, manifest.path])
+            if chosen.folder is None:
                 _forget_committed(staging, there, job)
 
-        defects = defect_lines(verify, release)
-        conversion = produce(job, release, there, executor, on_files=send)
-        _finish(there, conversion, deleted, defects)
+        defects = None if chosen.verify is False else defect_lines(chosen.verify, release)
+        here = standing_of(staging).manifests
+        conversion, manifests = produce(job, release, there, chosen.executor, send, standing.manifests, here)
+        for one in manifests:  # what an earlier call left goes now
+            one.parts = {name: part for name, part in one.parts.items() if name not in one.left}
+        if chosen.dry_run:
+            added, gone = _changes(there, standing, conversion, manifests, defects, deleted)
+            told = _plan(there, standing, conversion, added, gone)
+            return replace(conversion, plan=told)
+        there.create(chosen.private)
+        _finish(there, conversion, manifests, chosen.delete_configs, defects)
         return replace(conversion, pull_request=there.pull_request)
+
+
+def _plan(
+    there: Repository,
+    standing: Standing,
+    conversion: Conversion,
+    added: Mapping[str, bytes],
+    gone: Sequence[str],
+) -> dict[str, Any]:
+    """What a push would do, as plain JSON values."""
+    new = [name for name in _written(conversion) if name not in standing.names]
+    cards = [front_matter(text)[0] for text in (standing.card, added[CARD].decode())]
+    before, after = (default_config(one, standing.names) for one in cards)
+    return {
+        "repository": there.repo_id,
+        "visibility": there.visibility,
+        "files": [*new, *added],
+        "bytes": sum(there.size(name) for name in new) + sum(map(len, added.values())),
+        "deleted": list(gone),
+        "default_before": before,
+        "default_after": after,
+    }
+
+
+def _written(conversion: Conversion) -> list[str]:
+    """Tables, and files that these name."""
+    return [*conversion.files, *(name for one in conversion.configs for name in sorted(one.beside))]
+
+
+def _changes(
+    there: Repository,
+    standing: Standing,
+    conversion: Conversion,
+    manifests: Sequence[Manifest],
+    defects: Sequence[str] | None,
+    deleted: Sequence[str],
+) -> tuple[dict[str, bytes], list[str]]:
+    """What the last commit adds, and what it deletes."""
+    added = merged(standing, conversion, manifests, defects=defects, deleted=deleted)
+    written = [*_written(conversion), *added]
+    return added, stale_files(standing, added[CARD].decode(), conversion.job, written, there, deleted)
+
+
+def _standing(there: Repository, parent: str | None) -> Standing:
+    """What the repository holds; nothing if there is none."""
+    if parent is None:
+        return Standing(there.repo_id)
+    return Standing.read(there.repo_id, there.committed(), partial(there.read_text, sha=parent))
+
+
+def _refuse_visibility(there: Repository, job: Job, chosen: PushOptions) -> None:
+    """Refuses to show what is not said to be for everybody.
+
+    Raises:
+        PublishError: Voxels would go into a public repository, or a repository that should be private is not.
+    """
+    found = there.visibility
+    if chosen.private and found in ("public", "gated"):
+        raise PublishError(
+            f"{there.repo_id} is there and is {found}; private=True makes only new ones private. Make it private in "
+            "its settings first, or push to another repository."
+        )
+    public = found == "public" or (found == "absent" and not chosen.private)
+    if public and job.voxels and not chosen.public_volumes:
+        asked = "private=True" if found == "absent" else "a private or gated repository"
+        raise PublishError(
+            f"{', '.join(job.voxels)} would show MRI data in {there.repo_id} to everybody. The volumes come under "
+            "terms of their own, which the licence of the annotations does not replace: choose volumes='none', or "
+            f"{asked}, or say public_volumes=True if you may."
+        )
 
 
 def files_beside(path: Path) -> list[str]:
@@ -200,40 +245,30 @@ def _is_global(url: str) -> bool:
 
 @contextlib.contextmanager
 def _staging(folder: str | Path | None) -> Iterator[Path]:
+    """The folder where files are made: a given one, or one that goes afterwards, as those of killed calls do now."""
     if folder is not None:
         yield Path(folder)
         return
-    with tempfile.TemporaryDirectory(prefix="reasonknee-push-") as temporary:
+    for left in Path(tempfile.gettempdir()).glob(f"{_STAGING}*/"):
+        with contextlib.suppress(Timeout, OSError), FileLock(left / ".lock", timeout=0):
+            shutil.rmtree(left)  # nobody holds it: its call was killed
+    with (
+        tempfile.TemporaryDirectory(prefix=_STAGING, ignore_cleanup_errors=True) as temporary,
+        FileLock(Path(temporary, ".lock")),
+    ):
         yield Path(temporary)
 
 
 def _forget_committed(staging: Path, there: Repository, job: Job) -> None:
     """Removes volumes that are committed: an export of terabytes must not fill the disk."""
     for name in there.committed():
-        if name.startswith((f"{job.volumes_name}/", f"{job.crops_name}/")):
+        if name.startswith((f"{job.volumes_name}/", f"{job.crops_name}/")) and not name.endswith(".json"):
             (staging / name).unlink(missing_ok=True)
-
-
-def _deleted(names: Sequence[str], job: Job, card: str, there: Repository) -> list[str]:
-    """The configs to remove, with those that were written beside them."""
-    listed = {
-        str(one.get("config_name")) for one in read_metadata(front_matter(card)[0]).get("configs") or ()
-    }
-    listed |= {name.split("/")[0] for name in there.committed() if SHARD.fullmatch(name)}
-    for name in names:
-        if name in (job.name, job.volumes_name, job.crops_name):
-            raise PublishError(f"The config {name} cannot be pushed and deleted by one call.")
-        if name not in listed:
-            raise PublishError(
-                f"{there.repo_id} has no config {name!r} to delete. Its configs: {', '.join(sorted(listed)) or 'none'}."
-            )
-    return with_companions(names, there.committed(), job)
 
 
 def _upload_again(there: Repository, conversion: Conversion) -> None:
     """Uploads what was removed from the repository meanwhile, if it still lies here."""
-    beside = [name for config in conversion.configs for name in sorted(config.beside)]
-    lost = [name for name in (*beside, *conversion.files) if name not in there.names()]
+    lost = [name for name in _written(conversion) if name not in there.names()]
     gone = [name for name in lost if not there.is_here(name)]
     if gone:
         raise PublishError(
@@ -248,42 +283,29 @@ def _upload_again(there: Repository, conversion: Conversion) -> None:
 def _finish(
     there: Repository,
     conversion: Conversion,
-    deleted: Sequence[str],
+    manifests: Sequence[Manifest],
+    delete_configs: Sequence[str],
     defects: Sequence[str] | None,
 ) -> None:
     """Card, pictures and the removal of stale files in one commit upon the newest one; merged anew if that changes."""
-    wait = repository.FIRST_WAIT
-    for attempt in range(1, repository.TRIES + 1):
+    patience = Patience(f"merging the card of {there.repo_id}")
+    while True:
         parent = there.refresh()
         _upload_again(there, conversion)
-        old = there.read_text(CARD, parent)
-        card, pictures = merged_card(
-            old,
-            conversion,
-            place=there.repo_id,
-            defects=defects,
-            names=there.committed(),
-            deleted=deleted,
-        )
-        described = croissant.version_croissant(
-            there.read_text(croissant.FILE, parent), conversion, there.repo_id, deleted
-        )
-        stale = stale_files(there.committed(), old, card, conversion, deleted)
+        standing = _standing(there, parent)
+        deleted = deleted_entries(standing, delete_configs, conversion.job)
+        added, gone = _changes(there, standing, conversion, manifests, defects, deleted)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
-            CommitOperationAdd(CARD, card.encode()),
-            *(CommitOperationAdd(name, content) for name, content in pictures.items()),
-            CommitOperationAdd(croissant.FILE, described.encode()),
-            *(CommitOperationDelete(name) for name in stale),
+            *(CommitOperationAdd(name, content) for name, content in added.items()),
+            *(CommitOperationDelete(name) for name in gone),
         ]
         try:
             there.commit(operations, f"Add config {conversion.configs[0].name}", parent)
             return
-        except HfHubHTTPError as error:
-            logger.warning("the repository changed meanwhile; merging again, try %d", attempt + 1)
+        except HfHubHTTPError as error:  # the repository changed meanwhile
             reason = " ".join(str(error).split())[:300]
-        time.sleep(min(wait, repository.LONGEST_WAIT))
-        wait *= 2
-    raise EndpointError(
-        f"The card of {there.repo_id} changed during each of {repository.TRIES} tries to merge it, or the Hub says "
-        f"so: {reason}. All shards are uploaded; run the same command again to write the card."
-    )
+            if not patience.wait(reason):
+                raise EndpointError(
+                    f"The card of {there.repo_id} changed during each try to merge it, or the Hub says so: {reason}. "
+                    "All shards are uploaded; run the same command again to write the card."
+                ) from error

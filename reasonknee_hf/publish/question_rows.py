@@ -11,6 +11,7 @@ from typing import Any
 
 from reasonknee_hf.dataset.contract import Release
 from reasonknee_hf.dataset.joining import scan_named
+from reasonknee_hf.dataset.json_text import is_unicode
 from reasonknee_hf.dataset.shards import read_records, read_values, share
 from reasonknee_hf.errors import RecordError
 from reasonknee_hf.publish.job import Derived, Job
@@ -84,7 +85,7 @@ def record_batches(job: Job, split: str, index: int, count: int) -> Iterator[Bat
     dumps = _json_writer()
     columns: defaultdict[str, list[str | None]] = defaultdict(list)
     # Only text is gathered. Objects held until a batch is full would keep the garbage collector at work.
-    for values in _chosen_values(job, split, read_values(release.tree, path, *bounds)):
+    for values in _chosen_values(job, split, _storable(job, path, read_values(release.tree, path, *bounds))):
         for column, cells in _record_columns(values, release, split, dumps):
             columns[column] += cells
         if len(columns["image"]) >= _BATCH_RECORDS:
@@ -94,12 +95,35 @@ def record_batches(job: Job, split: str, index: int, count: int) -> Iterator[Bat
         yield Batch(columns)
 
 
+def _storable(job: Job, path: str, parsed: Iterator[list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
+    """Records whose text a column can hold; of others what `on_error` says, and with `"null"` it moves to `other`."""
+    if job.on_error == "null":
+        yield from parsed
+        return
+    for values in parsed:
+        kept = []
+        for value in values:
+            texts = {column: value.get(column) for column in RECORD_COLUMNS}
+            broken = [name for name, one in texts.items() if isinstance(one, str) and not is_unicode(one)]
+            if not broken:
+                kept.append(value)
+                continue
+            text = (
+                f"the record of {value.get('image')!r} in {path} of {job.opened().tree.name}: half of a surrogate pair "
+                f"in {', '.join(broken)}, which no text column can hold"
+            )
+            if job.on_error == "raise":
+                raise RecordError(f"{text}. Pass on_error='skip' or on_error='null' to go on.")
+            logger.warning("left out is %s", text)
+        yield kept
+
+
 def _chosen_values(
     job: Job, split: str, parsed: Iterator[list[dict[str, Any]]]
 ) -> Iterator[list[dict[str, Any]]]:
     chosen, left = job.selection, job.selection.limit
     for values in parsed:
-        if chosen.patients is not None or chosen.visits is not None:
+        if chosen.restricts_scans:
             values = [
                 value
                 for value in values
@@ -134,10 +158,10 @@ def _record_columns(
 
 
 def _texts(values: list[Any]) -> list[str | None]:
-    """The values with null in place of what is not text."""
-    if _TEXT_OR_NULL.issuperset(map(type, values)):
+    """The values with null in place of what is not text, or is text that no column can hold."""
+    if _TEXT_OR_NULL.issuperset(map(type, values)) and is_unicode("".join(filter(None, values))):
         return values
-    return [value if isinstance(value, str) else None for value in values]
+    return [value if isinstance(value, str) and is_unicode(value) else None for value in values]
 
 
 def _further(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +169,8 @@ def _further(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in record.items()
-        if key != "final_diagnosis" and not (key in RECORD_COLUMNS and isinstance(value, str))
+        if key != "final_diagnosis"
+        and not (key in RECORD_COLUMNS and isinstance(value, str) and is_unicode(value))
     }
 
 
@@ -163,11 +188,7 @@ def _json_writer() -> Any:
 
     def slow(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return json.dumps(value, separators=(",", ":"))
-        return text
+        return text if is_unicode(text) else json.dumps(value, separators=(",", ":"))
 
     try:
         import orjson

@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
+from reasonknee_hf.dataset.contract import MANIFEST
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish import croissant
-from reasonknee_hf.publish.card import CARD, UNNAMED, merged_card, read_metadata
-from reasonknee_hf.publish.config_facts import ConfigFacts, SplitFacts
-from reasonknee_hf.publish.convert import Conversion
+from reasonknee_hf.publish.card import UNNAMED, card_configs, default_config, local_place, merged_card
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, Folder, SplitFacts
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.rules import front_matter
-from reasonknee_hf.publish.stale import SHARD, matches, patterns
+from reasonknee_hf.publish.manifest import Manifest, Part
+from reasonknee_hf.publish.rules import front_matter, read_metadata
+from reasonknee_hf.publish.stale import CARD, DESCRIPTION, Standing, matches, patterns
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask
+from reasonknee_hf.publish.texts import text_of
+
+logger = logging.getLogger(__name__)
 
 _TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
-_NO_DATA = {croissant.FILE, "dataset_infos.json", "package.json"}
+_SHARD = re.compile(r"[^/]+/[^/]+-\d{5}-of-\d{5}-[0-9a-f]{8}-\d{3}\.parquet")  # what a killed call may leave
+_NO_DATA = {DESCRIPTION, "dataset_infos.json", "package.json"}
 
 
-def rehearse(
-    job: Job,
-    card: str,
-    description: str,
-    *,
-    place: str,
-    names: Iterable[str] = (),
-    deleted: Sequence[str] = (),
-) -> None:
-    """Merges the card and the description of a conversion that holds nothing yet.
+def standing_of(root: Path) -> Standing:
+    """What a folder holds."""
+    return Standing.read(local_place(root), Folder(root).names(), lambda name: text_of(root / name))
+
+
+def rehearse(job: Job, standing: Standing, deleted: Sequence[str] = ()) -> str:
+    """Merges the card and the description of a conversion that holds nothing yet; returns the card.
+
+    Says which config `load_dataset` gives without a name, and that a licence there is another one.
 
     Args:
         job: The conversion.
-        card, description: What is there; empty if nothing.
-        place, names, deleted: As in [`merged_card`].
+        standing: What is there.
+        deleted: Configs that are to go.
 
     Raises:
-        PublishError: They cannot be merged, or would be refused.
+        PublishError: They cannot be merged, or would be refused, or a config of others is in the way.
     """
     kinds = [QUESTIONS] * job.questions + [VOLUMES] * (job.volumes != "none") + [CROPS] * job.derived.crops
     tasks = [ShardTask(job, kind, "test", 0, 1) for kind in kinds]
@@ -45,35 +52,113 @@ def rehearse(
         for task in tasks
     ]
     empty = Conversion(job, tuple(configs), {})
-    merged, _ = merged_card(card, empty, place=place, names=names, deleted=deleted)
-    _refuse_other_reader(merged, names, place)
-    croissant.version_croissant(description, empty, place, deleted)
+    _refuse_others_names([name for _, name, _ in card_configs(empty)], standing, job, deleted)
+    merged, _ = merged_card(
+        standing.card,
+        empty,
+        place=standing.place,
+        names=standing.names,
+        deleted=deleted,
+        ours=ours(job, standing),
+    )
+    _refuse_other_reader(merged, standing.names, standing.place)
+    croissant.version_croissant(standing.description, empty, standing.place, {*ours(job, standing), *deleted})
+    licence = read_metadata(front_matter(standing.card)[0]).get("license")
+    own = job.dataset.licence
+    if licence not in (None, own, [own]):
+        logger.warning("the card says licence %r; the derived annotations are %s", licence, own)
+    before, after = (default_config(front_matter(one)[0], standing.names) for one in (standing.card, merged))
+    if before not in (None, after):
+        logger.warning(
+            "load_dataset(%r) without a config gives %s from now on, not %s", standing.place, after, before
+        )
+    return merged
 
 
-def refuse_hidden_data(card: str, names: Iterable[str], place: str) -> None:
-    """Refuses to name the first config of a repository whose data are found by their names alone.
+def merged(
+    standing: Standing,
+    conversion: Conversion,
+    manifests: Sequence[Manifest],
+    *,
+    defects: Sequence[str] | None,
+    deleted: Sequence[str] = (),
+) -> dict[str, bytes]:
+    """The files that lie beside the tables: card, pictures, description and manifests.
+
+    Args:
+        standing: What is there.
+        conversion: What was written.
+        manifests: Its manifests.
+        defects: Known defects of the release, `None` if it was not verified.
+        deleted: Configs that are to go.
+
+    Raises:
+        PublishError: The card would be refused.
+    """
+    mine = ours(conversion.job, standing)
+    card, pictures = merged_card(
+        standing.card, conversion, place=standing.place, defects=defects, names=standing.names, deleted=deleted,
+        ours=mine,
+    )  # fmt: skip
+    manifests[0].add(Part(name, None, len(one), sha256(one).hexdigest()) for name, one in pictures.items())
+    told = croissant.version_croissant(standing.description, conversion, standing.place, {*mine, *deleted})
+    texts = {DESCRIPTION: told, **{one.path: one.text for one in manifests}, CARD: card}
+    return pictures | {name: text.encode() for name, text in texts.items()}
+
+
+def ours(job: Job, standing: Standing) -> set[str]:
+    """Entries of the card that this conversion may replace or remove: earlier calls of it wrote them."""
+    return standing.entries(standing.of(job.name))
+
+
+def _refuse_others_names(
+    written: Sequence[str], standing: Standing, job: Job, deleted: Sequence[str]
+) -> None:
+    """Refuses to take a name that something else has.
+
+    Raises:
+        PublishError: A config of that name is there which we did not write for this one.
+    """
+    free = {*ours(job, standing), *deleted}
+    for name in written:
+        if name in standing.names:
+            raise PublishError(
+                f"{standing.place} has a file {name}, where a folder must be. Choose another name=."
+            )
+        if name in standing.configs and name not in free:
+            raise PublishError(
+                f"{standing.place} has a config {name!r} that no manifest in {name}/ proves to be written as "
+                f"{job.name!r} by this package. Choose another name=, or let it go by delete_configs=[{name!r}]."
+            )
+
+
+def refuse_hidden_data(standing: Standing) -> None:
+    """Refuses to name the first config of a place whose data are found by their names alone.
 
     Where a card names a config, `datasets` looks for no other files.
 
     Raises:
         PublishError: There are such files. The message says how to name them.
     """
-    if read_metadata(front_matter(card)[0]).get("configs"):
+    if read_metadata(front_matter(standing.card)[0]).get("configs"):
         return
+    known = {name for one in standing.manifests for name in one.parts}
     data = sorted(
         name
-        for name in names
+        for name in standing.names - known
         if name.endswith(_TABLES)
         and not any(part.startswith(".") for part in name.split("/"))
-        and not (name in _NO_DATA or SHARD.fullmatch(name) or UNNAMED.fullmatch(name))
+        and not (
+            name in _NO_DATA or _SHARD.fullmatch(name) or MANIFEST.fullmatch(name) or UNNAMED.fullmatch(name)
+        )
     )
     if data:
         named = f"'configs: [{{config_name: default, data_files: {data[0]}}}]'"
         advice = f"Add them to the metadata of its card first, e.g. {named}, or push"
         raise PublishError(
-            f"{place} holds {len(data)} data files such as {data[0]}, and its card names no config of them: once it "
-            f"names another, nobody could load them. {advice if data[0].endswith('.parquet') else 'Push'} to another "
-            "repository."
+            f"{standing.place} holds {len(data)} data files such as {data[0]}, and its card names no config of them: "
+            "once it names another, nobody could load them. "
+            f"{advice if data[0].endswith('.parquet') else 'Push'} to another repository."
         )
 
 
@@ -104,6 +189,6 @@ def check_folder(root: Path, job: Job) -> None:
     for folder in folders:
         if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
             raise PublishError(f"{folder} is no folder. Choose another one, or move it away.")
-    for file in (root / CARD, root / croissant.FILE):
+    for file in (root / CARD, root / DESCRIPTION):
         if file.is_dir():
             raise PublishError(f"{file} is a folder, where a file is to be written. Move it away.")

@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
+
+from reasonknee_hf.errors import PublishError
 
 SIZES = (
     (1_000, "n<1K"),
@@ -49,6 +52,34 @@ def front_matter(card: str) -> tuple[str, str]:
     return (found.group(1), card[found.end() :]) if found else ("", card)
 
 
+def read_metadata(text: str) -> dict[str, Any]:
+    """The metadata of a card that is there.
+
+    Raises:
+        PublishError: They are not YAML, or not of the kinds that can be merged.
+    """
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise PublishError(
+            f"The card that is there has metadata that are not YAML: {' '.join(str(error).split())}. Mend it first."
+        ) from None
+    data = {} if data is None else data
+    if not isinstance(data, dict):
+        raise PublishError(
+            "The card that is there begins with a block between lines of '---' that holds no keys and values but a "
+            f"{type(data).__name__}. Mend it first."
+        )
+    for key in ("configs", "dataset_info"):
+        listed = data.get(key) or []
+        listed = [listed] if key == "dataset_info" and isinstance(listed, dict) else listed
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            raise PublishError(
+                f"{key} of the card that is there is no list of keys and values. Mend it first."
+            )
+    return data
+
+
 def card_problems(card: str) -> list[str]:
     """What the Hub, or `datasets`, would refuse about a card; empty if nothing."""
     if len(card.encode()) > MOST_BYTES:
@@ -62,7 +93,19 @@ def card_problems(card: str) -> list[str]:
         return [f"the metadata are not plain YAML: {' '.join(str(error).split())}"]
     if not isinstance(data, dict):
         return ["the metadata must be keys and values"]
-    return [*_words(data), *_configs(data.get("configs")), *_infos(data.get("dataset_info"))]
+    return [*_keys(data), *_words(data), *_configs(data.get("configs")), *_infos(data.get("dataset_info"))]
+
+
+def _keys(value: Any, path: str = "") -> Iterator[str]:
+    """Keys that the Hub's database cannot hold."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if "." in str(key) or "$" in str(key):
+                yield f"{path}{key}: a key with '.' or '$' cannot be stored"
+            yield from _keys(inner, f"{path}{key}/")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _keys(inner, path)
 
 
 def _words(data: dict[str, Any]) -> Iterator[str]:
@@ -135,3 +178,69 @@ def _infos(infos: Any) -> Iterator[str]:
 
 def _listed(value: Any) -> list[Any]:
     return [] if value is None else value if isinstance(value, list) else [value]
+
+
+# --- names that load back ------------------------------------------------------------------------------------------
+
+# What `datasets` and file names on all systems take; the Hub adds its own rule for repositories.
+_CONFIG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PART = re.compile(r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
+_RESERVED = {"all"}
+_FILES = {"readme.md", "croissant.json", "license", "notice"}  # what lies beside the folders of configs
+_LONGEST = 96  # with what is added to it, it is the name of folders, files and configs
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuses the name of a config that would not load back, and proposes one that would.
+
+    Raises:
+        PublishError: The name is refused.
+    """
+    taken = name in _RESERVED or name.lower() in _FILES
+    if _CONFIG.fullmatch(name) and not taken and not name.endswith(".") and len(name) <= _LONGEST:
+        return
+    proposed = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "config"
+    proposed = proposed[:_LONGEST].rstrip("_.-")
+    if proposed in _RESERVED or proposed.lower() in _FILES:
+        proposed = f"{proposed.partition('.')[0]}_rows"
+    raise PublishError(
+        f"{name!r} is no name for a {what}: it would not load back (letters, digits, '_', '-' and '.', beginning "
+        f"with a letter or digit; at most {_LONGEST}; not {', '.join(sorted(_RESERVED | _FILES))}). {proposed!r} would."
+    )
+
+
+def check_repo(repo_id: str) -> None:
+    """Refuses the id of a repository that the Hub would not take, and proposes one.
+
+    Raises:
+        PublishError: The id is refused.
+    """
+    if "://" in repo_id or repo_id.startswith("buckets/"):
+        raise PublishError(
+            f"{repo_id!r} is no dataset repository, and push writes to nothing else: give OWNER/NAME. To put a version "
+            "elsewhere, write it to a folder by convert and copy that."
+        )
+    parts = repo_id.split("/")
+    if len(parts) == 2 and all(_PART.fullmatch(part) for part in parts) and not repo_id.endswith(".git"):
+        return
+    cleaned = [re.sub(r"[^A-Za-z0-9_.-]+", "-", part) for part in parts[-2:]]
+    cleaned = [re.sub(r"-{2,}", "-", re.sub(r"\.{2,}", ".", part)).strip("-.")[:96] for part in cleaned]
+    cleaned = cleaned if len(parts) > 1 else ["OWNER", *cleaned]
+    proposed = "/".join(part.removesuffix(".git") or "name" for part in cleaned)
+    raise PublishError(
+        f"{repo_id!r} is no repository id: OWNER/NAME of letters, digits, '_', '-' and '.', at most 96 each, without "
+        f"'--' or '..', not ending in .git. {proposed!r} would be one."
+    )
+
+
+def check_out(out: str | Path) -> Path:
+    """The folder that a conversion is written to.
+
+    Raises:
+        PublishError: It is a URL: nothing would be there, but a folder of that name here.
+    """
+    if "://" in str(out):
+        raise PublishError(
+            f"{str(out)!r} is a URL, and convert writes to folders. Write to one and copy it, or push to a repository."
+        )
+    return Path(out)

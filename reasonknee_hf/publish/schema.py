@@ -9,31 +9,41 @@ from typing import Any
 import pyarrow as pa
 from datasets import Features, Image, Value
 
+from reasonknee_hf.dataset.contract import Description, described
 from reasonknee_hf.dataset.row_features import VOLUME_COLUMNS
-from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.volumes.feature import VolumeFeature
 
-SCAN_COLUMNS = ("scan_id", "patient_id", "visit", "study", "series", "knee_side")
 STORED = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 """How volumes and pictures lie in a table."""
 
 VOLUME_MODES = ("embed", "files", "reference", "none")
 
 
-def question_features(config: str, *, previews: bool = False, frames: bool = False) -> Features:
+def question_features(
+    config: str, dataset: Description | None = None, *, previews: bool = False, frames: bool = False
+) -> Features:
     """Columns of the questions: those of the config without volumes, and derived pictures.
 
     A box is a plain list here: older readers cannot hold a null in a list of fixed length.
     """
     features = {
-        name: kind for name, kind in row_features(config, masks=False).items() if name not in VOLUME_COLUMNS
+        name: kind
+        for name, kind in (dataset or described()).features(config, None, False).items()
+        if name not in VOLUME_COLUMNS
     }
     features["bbox"] = [Value("int32")]
-    if previews:
-        features["preview"] = Image()
+    if previews:  # among the first columns, where the viewer shows it without scrolling
+        features = {"id": features.pop("id"), "preview": Image(), **features}
     if frames:
         features["frames"] = [Image()]
     return Features(features)
+
+
+def scan_features(dataset: Description) -> dict[str, Any]:
+    """Columns that tell about a scan, without its volumes."""
+    config = next(name for name, config in dataset.configs.items() if not config.asks)
+    columns = dataset.features(config, None, False).items()
+    return {name: kind for name, kind in columns if name not in VOLUME_COLUMNS}
 
 
 def record_features() -> Features:
@@ -49,10 +59,10 @@ def crop_features() -> Features:
     return Features({"id": text, "scan_id": text, "bbox": box, "crop_bbox": box, "crop": VolumeFeature()})
 
 
-def volume_features(mode: str, *, masks: bool = True) -> Features:
+def volume_features(mode: str, dataset: Description | None = None, *, masks: bool = True) -> Features:
     """Columns of the volumes, one row a scan: embedded, as names of files beside the table, or as URLs."""
     text = Value("string")
-    features = {name: kind for name, kind in row_features("scans").items() if name in SCAN_COLUMNS}
+    features = scan_features(dataset or described())
     columns = VOLUME_COLUMNS if masks else VOLUME_COLUMNS[:1]
     for column in columns:
         if mode == "embed":

@@ -1,75 +1,131 @@
-"""Which files of a repository nobody needs after a push."""
+"""What a place holds before a conversion is added, which of it is proven to be ours, and what nobody needs after."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import yaml
 from fsspec.utils import glob_translate
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.convert import Conversion
+from reasonknee_hf.publish.config_facts import Store
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.picture import picture_name
-from reasonknee_hf.publish.rules import front_matter
+from reasonknee_hf.publish.manifest import Manifest, manifests, proven
+from reasonknee_hf.publish.rules import front_matter, read_metadata
 
-SHARD = re.compile(r"[^/]+/[^/]+-\d{5}-of-\d{5}-[0-9a-f]{8}-\d{3}\.parquet")
+CARD, DESCRIPTION = "README.md", "croissant.json"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A folder or a repository as it is.
+
+    Args:
+        place: What `load_dataset` is given: a repository id or a folder.
+        names: All files.
+        card, description: Texts of `README.md` and `croissant.json`; empty if there is none.
+        manifests: What this package says that it wrote.
+    """
+
+    place: str
+    names: frozenset[str] = frozenset()
+    card: str = ""
+    description: str = ""
+    manifests: tuple[Manifest, ...] = ()
+
+    @classmethod
+    def read(cls, place: str, names: Iterable[str], text: Callable[[str], str]) -> Standing:
+        """What is there.
+
+        Args:
+            place: For people and cards.
+            names: All files.
+            text: Gives the text of a file; empty if there is none.
+        """
+        names = frozenset(names)
+        return cls(place, names, text(CARD), text(DESCRIPTION), tuple(manifests(names, text)))
+
+    def of(self, name: str) -> list[Manifest]:
+        """What was written by conversions of that name: questions, volumes, crops."""
+        return [one for one in self.manifests if one.of == name]
+
+    def entries(self, written: Sequence[Manifest]) -> set[str]:
+        """Configs of the card that some manifests prove: the card names no other files for them."""
+        named = patterns(self.card)
+        globs: dict[str, set[str]] = {}
+        for one in written:
+            for entry in one.entries:
+                globs.setdefault(entry, set()).update(one.patterns)
+        return {entry for entry, mine in globs.items() if set(named.get(entry, ())) <= mine}
+
+    @property
+    def configs(self) -> list[str]:
+        """Configs that the card lists."""
+        return [str(one.get("config_name")) for one in _configs(self.card)]
+
+
+def deleted_entries(standing: Standing, names: Sequence[str], job: Job) -> list[str]:
+    """The configs to remove, with those that were written beside them.
+
+    Raises:
+        PublishError: One is not there, or is the one that is being written.
+    """
+    there = {*standing.configs, *(one.config for one in standing.manifests)}
+    gone: list[str] = []
+    for name in names:
+        if any(one.config == name for one in standing.of(job.name)):
+            raise PublishError(f"The config {name} cannot be pushed and deleted by one call.")
+        if name not in there:
+            raise PublishError(
+                f"{standing.place} has no config {name!r} to delete. Its configs: {', '.join(sorted(there)) or 'none'}."
+            )
+        written = [one for one in standing.manifests if name in (one.of, one.config)]
+        gone += [name, *sorted(standing.entries(written))]
+    return list(dict.fromkeys(gone))
 
 
 def stale_files(
-    names: Iterable[str], old: str, new: str, conversion: Conversion, deleted: Sequence[str] = ()
+    standing: Standing, card: str, job: Job, written: Iterable[str], store: Store, deleted: Sequence[str] = ()
 ) -> list[str]:
-    """Files of the configs that were written anew, or are to be deleted, which no config of the new card names.
+    """Files that we wrote, or that are to be deleted, and that no config of the new card names.
 
     Args:
-        names: Files of the repository.
-        old, new: The card before and after.
-        conversion: What was written.
+        standing: What was there before.
+        card: The card now.
+        job: What was written.
+        written: Its files.
+        store: Tells whether files are still as we wrote them: others' work under our names stays.
         deleted: Configs that are to go.
     """
-    job = conversion.job
-    mine = {job.name, job.volumes_name, job.crops_name}
-    before, after = patterns(old), patterns(new)
-    replaced = [one for name in (*mine, *deleted) for one in before.get(name, ())]
-    gone = tuple(f"{name}/{folder}/" for name in deleted for folder in ("images", "masks"))
-    kept = [one for listed in after.values() for one in listed]
-    written = {*conversion.files, *(name for config in conversion.configs for name in config.beside)}
-    pictures = {picture_name(name) for name in deleted}
-    beside = tuple(f"{job.volumes_name}/{folder}/" for folder in ("images", "masks"))
-    stale = []
-    for name in sorted(names):
-        left_over = SHARD.fullmatch(name) is not None and name.split("/")[0] in (*mine, *deleted)
-        loose = name.startswith((*beside, *gone)) or name in pictures
-        if name in written or any(matches(name, one) for one in kept):
-            continue
-        if left_over or loose or any(matches(name, one) for one in replaced):
-            stale.append(name)
-    return stale
-
-
-def with_companions(names: Iterable[str], files: Iterable[str], job: Job) -> list[str]:
-    """Configs together with those of volumes and crops that were written beside them.
-
-    Args:
-        names: The configs.
-        files: Files of the repository.
-        job: What is being written, which is left out.
-    """
-    written = {name.split("/")[0] for name in files if SHARD.fullmatch(name)}
-    written -= {job.name, job.volumes_name, job.crops_name}
-    beside = [name + ending for name in names for ending in ("_volumes", "_crops")]
-    return list(dict.fromkeys([*names, *(name for name in beside if name in written)]))
+    old = patterns(standing.card)
+    gone = [glob for name in deleted for glob in old.get(name, ())]
+    kept = [glob for globs in patterns(card).values() for glob in globs]
+    new = set(written)
+    listed: set[str] = set()
+    for one in standing.manifests:
+        if one.config in deleted:
+            listed |= {one.path, *one.parts}
+        elif one.of == job.name:
+            listed |= {
+                one.path,
+                *(n for n, part in one.parts.items() if n not in new and proven(store, part)),
+            }
+    return [
+        name
+        for name in sorted(standing.names - new)
+        if (name in listed or any(matches(name, glob) for glob in gone))
+        and not any(matches(name, glob) for glob in kept)
+    ]
 
 
 def patterns(card: str) -> dict[str, list[str]]:
     """Config → globs of its files, as a card gives them."""
-    data: Any = yaml.safe_load(front_matter(card)[0]) or {}
     found: dict[str, list[str]] = {}
-    for one in data.get("configs") or ():
+    for one in _configs(card):
         entries = one.get("data_files")
         entries = entries if isinstance(entries, list) else [entries] if entries else []
         for entry in entries:
@@ -82,6 +138,10 @@ def patterns(card: str) -> dict[str, list[str]]:
         if not entries and one.get("data_dir"):
             found.setdefault(str(one.get("config_name")), []).append(f"{one['data_dir'].strip('/')}/**")
     return found
+
+
+def _configs(card: str) -> list[dict[str, Any]]:
+    return list(read_metadata(front_matter(card)[0]).get("configs") or ())
 
 
 def matches(name: str, pattern: str) -> bool:

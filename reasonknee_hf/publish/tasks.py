@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.parquet as pq
 from datasets import Features
 
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import OptionError, PublishError
 from reasonknee_hf.publish import derived, schema
 from reasonknee_hf.publish import volume_files as volumes
+from reasonknee_hf.publish.config_facts import Folder, Store, files_named
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.parquet import Batch, write_parts
+from reasonknee_hf.publish.manifest import Part, part_of, proven
+from reasonknee_hf.publish.parquet import Batch, volume_spans, write_parts
 from reasonknee_hf.publish.question_rows import question_rows, record_batches
 
 logger = logging.getLogger(__name__)
@@ -68,11 +71,17 @@ class ShardTask:
         if self.kind == CROPS:
             return schema.crop_features()
         if self.kind == VOLUMES:
-            return schema.volume_features(self.job.volumes, masks=self.job.masks)
+            return schema.volume_features(self.job.volumes, self.job.dataset, masks=self.job.masks)
         if self.job.config == "records":
             return schema.record_features()
         extra = self.job.derived
-        return schema.question_features(self.job.config, previews=extra.previews, frames=extra.frames > 0)
+        return schema.question_features(
+            self.job.config, self.job.dataset, previews=extra.previews, frames=extra.frames > 0
+        )
+
+    def beside(self, store: Store, tables: Sequence[str]) -> set[str]:
+        """Files that tables of this task name by their path."""
+        return files_named(store, tables) if self.kind == VOLUMES and self.job.volumes == "files" else set()
 
     def rows(self) -> Iterator[Mapping[str, Any] | Batch]:
         """The encoded rows, or many of them at once."""
@@ -86,8 +95,8 @@ class ShardTask:
         return derived.with_pictures(rows, self.job) if self.job.derived.drawn else rows
 
 
-def run_task(task: ShardTask) -> list[str]:
-    """Makes the files of a task and returns their paths below the root.
+def run_task(task: ShardTask) -> list[Part]:
+    """Makes the files of a task and tells them: its tables first, then the files that these name.
 
     Raises:
         PublishError: The disk is full, or what was read back differs from what was written.
@@ -97,10 +106,18 @@ def run_task(task: ShardTask) -> list[str]:
     paths = write_parts(task.rows(), task.features, out / task.stem, task.job.limits, provenance)
     if task.kind == VOLUMES and task.job.volumes == "embed" and task.scan_ids:
         volumes.compare_first(paths[0], task.job, task.split)
-    return [path.relative_to(out).as_posix() for path in paths]
+    names = [path.relative_to(out).as_posix() for path in paths]
+    embeds = task.kind == VOLUMES and task.job.volumes == "embed"
+    parts = [
+        part_of(
+            out, name, pq.read_metadata(out / name).num_rows, volume_spans(out / name) if embeds else None
+        )
+        for name in names
+    ]
+    return parts + [part_of(out, name, None) for name in sorted(task.beside(Folder(out), names))]
 
 
-def run_tasks(tasks: Sequence[ShardTask], executor: Executor | None = None) -> Iterator[list[str]]:
+def run_tasks(tasks: Sequence[ShardTask], executor: Executor | None = None) -> Iterator[list[Part]]:
     """Runs tasks and yields the files of each as they finish: here one by one, or on any `Executor`.
 
     An error of one task cancels those that have not begun; files that are finished stay.
@@ -110,23 +127,41 @@ def run_tasks(tasks: Sequence[ShardTask], executor: Executor | None = None) -> I
         return
     if tasks:
         _check_picklable(tasks[0])
-    futures: list[Future[list[str]]] = [executor.submit(run_task, task) for task in tasks]
+    futures: list[Future[list[Part]]] = [executor.submit(run_task, task) for task in tasks]
     try:
         for future in as_completed(futures):
             yield future.result()
+    except BrokenExecutor as error:
+        raise PublishError(
+            f"A process that made shards of {tasks[0].config} died ({error}), mostly for want of memory. Finished "
+            "shards are kept: run the same command again, with fewer processes."
+        ) from error
     finally:
         for future in futures:
             future.cancel()
 
 
-def finished(tasks: Sequence[ShardTask], names: set[str]) -> dict[str, list[str]]:
-    """Stem → files of the tasks whose files are all among `names`: the first part gets its name last."""
-    by_stem: dict[str, list[str]] = {}
-    for name in sorted(names):
-        stem, _, number = name.removesuffix(".parquet").rpartition("-")
-        if number.isdigit():
-            by_stem.setdefault(stem, []).append(name)
-    return {task.stem: by_stem[task.stem] for task in tasks if f"{task.stem}-000.parquet" in names}
+def finished(tasks: Sequence[ShardTask], known: Mapping[str, Part], store: Store) -> dict[str, list[Part]]:
+    """Stem → files of the tasks all of whose files are there as they were written; tables first.
+
+    Args:
+        tasks: All tasks of a config.
+        known: What manifests say of its files.
+        store: Where they lie.
+    """
+    by_stem: dict[str, list[Part]] = {}
+    for part in sorted(known.values()):
+        if part.rows is not None:
+            by_stem.setdefault(part.path.rpartition("-")[0], []).append(part)
+    done = {}
+    for task in tasks:
+        tables = by_stem.get(task.stem, [])
+        # A table without rows need not be there: it does not travel.
+        if tables and all(part.rows == 0 or proven(store, part) for part in tables):
+            beside = task.beside(store, [part.path for part in tables if part.rows])
+            if all(name in known and proven(store, known[name]) for name in beside):
+                done[task.stem] = [*tables, *(known[name] for name in sorted(beside))]
+    return done
 
 
 def _check_picklable(task: ShardTask) -> None:

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.attribution import require_attribution
+from reasonknee_hf.publish.cardtext import require_attribution
 from reasonknee_hf.publish.config_facts import Folder, Store
-from reasonknee_hf.publish.rules import card_problems
+from reasonknee_hf.publish.manifest import manifests
+from reasonknee_hf.publish.rules import card_problems, front_matter, read_metadata
 from reasonknee_hf.publish.stale import matches, patterns
 from reasonknee_hf.publish.texts import decoded
 
@@ -77,7 +78,9 @@ def check_card(root: str | Path) -> list[Finding]:
 def check_viewer(store: Store, card: str) -> list[Finding]:
     """Checks the tables that a card names against the viewer's limits, config by config."""
     names = sorted(store.names())
-    findings: list[Finding] = []
+    findings = [*_left_over(store, card)]
+    told = read_metadata(front_matter(card)[0]).get("dataset_info") or ()
+    infos = {one.get("config_name", "default"): one for one in ([told] if isinstance(told, dict) else told)}
     for config, globs in patterns(card).items():
         files = [name for name in names if any(matches(name, one) for one in globs)]
         unmatched = [glob for glob in globs if not any(matches(name, glob) for name in names)]
@@ -89,18 +92,52 @@ def check_viewer(store: Store, card: str) -> list[Finding]:
         if total > SHOWN_BYTES:
             shown = f"{total / 1e9:,.1f} GB; the viewer converts the first {SHOWN_BYTES / 1e9:.0f} GB"
             findings.append(Finding(config, shown, blocking=False))
+        for name in tables:
+            findings += _other_columns(store, name, config, infos.get(config, {}).get("features"))
         for number, name in enumerate(tables):
             findings += table_findings(store, name, config, first=number == 0)
     return findings
 
 
+def _other_columns(store: Store, name: str, config: str, features: Any) -> Iterator[Finding]:
+    """Columns that the card says and a file has not, or the other way round: `datasets` could not load it."""
+    if not isinstance(features, list):
+        return
+    said = {str(one.get("name")) for one in features if isinstance(one, dict)}
+    with store.open(name) as stream:
+        held = set(pq.read_schema(stream).names)
+    for text, columns in (
+        ("lacks the columns", said - held),
+        ("has columns that the card does not say:", held - said),
+    ):
+        if columns:
+            yield Finding(config, f"{name} {text} {', '.join(sorted(columns))}")
+
+
+def _left_over(store: Store, card: str) -> Iterator[Finding]:
+    """Files that we wrote and no config names any more: whoever uploads the folder publishes them."""
+    named = {glob for globs in patterns(card).values() for glob in globs}
+    names = store.names()
+
+    def text(name: str) -> str:
+        with store.open(name) as file:
+            return decoded(bytes(file.read()), name)
+
+    for one in manifests(names, text):
+        left = [name for name, part in one.parts.items() if name in names and part.rows is not None]
+        if left and not one.patterns & named:
+            yield Finding(
+                one.config,
+                f"{len(left)} tables of an earlier call are there that no config names, e.g. {left[0]}; remove them",
+                blocking=one.kind != "questions",
+            )
+
+
 def patterns_readable(card: str) -> bool:
     """Whether the metadata say which files belong to which config."""
-    import yaml
-
     try:
         return bool(patterns(card))
-    except (yaml.YAMLError, AttributeError, TypeError):
+    except (PublishError, AttributeError, TypeError):
         return False
 
 

@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from reasonknee_hf.dataset.contract import Release
 from reasonknee_hf.dataset.joining import BROKEN, insist_on_broken
 from reasonknee_hf.errors import PublishError, VolumeMissingError
-from reasonknee_hf.knee import layout
-from reasonknee_hf.knee.records import scan_columns
-from reasonknee_hf.knee.release import Release
-from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.schema import SCAN_COLUMNS
+from reasonknee_hf.publish.schema import scan_features
 from reasonknee_hf.publish.texts import UNFINISHED, write
 from reasonknee_hf.volumes import volume_bytes as source
 from reasonknee_hf.volumes.decode import check_file, load_voxels
@@ -35,7 +32,7 @@ class ScanFiles:
         VolumeMissingError: With `on_error="raise"`, one that the tables name is nowhere.
     """
 
-    def __init__(self, job: Job, scan: Scan) -> None:
+    def __init__(self, job: Job, scan: Any) -> None:
         self.job = job
         self.scan = scan
 
@@ -88,7 +85,7 @@ class ScanFiles:
             )
 
 
-def plan_shards(job: Job, scans: Sequence[Scan]) -> list[tuple[str, ...]]:
+def plan_shards(job: Job, scans: Sequence[Any]) -> list[tuple[str, ...]]:
     """Ids of consecutive scans whose files fit into one shard; a larger scan gets one of its own."""
     shards: list[list[str]] = []
     size = job.limits.shard
@@ -113,16 +110,15 @@ def remove_unfinished(job: Job) -> None:
             path.unlink(missing_ok=True)
 
 
-def files_state(job: Job, scans: Iterable[Scan], *, masks: bool) -> str:
+def files_state(job: Job, scans: Iterable[Any], *, masks: bool) -> str:
     """A hash of which volumes and masks of some scans are there, and of their size and age or hash."""
     release = job.opened()
     digest = sha256()
     for scan in scans:
         for url in (release.find_image(scan), release.find_mask(scan) if masks else None):
             digest.update(f"{scan.scan_id} {None if url is None else _file_state(url)}\n".encode())
-    if masks and release.mask_archive is not None:
-        for part in release.fs.archives[release.mask_archive].parts.paths:
-            digest.update(f"{part} {_file_state(release.tree.url(part))}\n".encode())
+    for part in release.mask_parts if masks else ():
+        digest.update(f"{part} {_file_state(release.tree.url(part))}\n".encode())
     return digest.hexdigest()
 
 
@@ -145,8 +141,8 @@ def volume_rows(job: Job, split: str, scan_ids: Sequence[str]) -> Iterator[dict[
     scans = {scan.scan_id: scan for scan in job.opened().scans(split)}
     for scan_id in scan_ids:
         files = ScanFiles(job, scans[scan_id])
-        columns = scan_columns(scans[scan_id], None, None)
-        row: dict[str, Any] = {name: columns[name] for name in SCAN_COLUMNS}
+        columns = job.dataset.scan_row(scans[scan_id], None, None)
+        row: dict[str, Any] = {name: columns[name] for name in scan_features(job.dataset)}
         broken = False
         for column, url in files.urls.items():
             name = column + {"embed": "", "files": "_file", "reference": "_url"}[job.volumes]
@@ -159,7 +155,7 @@ def volume_rows(job: Job, split: str, scan_ids: Sequence[str]) -> Iterator[dict[
                 elif job.volumes == "files":
                     row[name] = copied(url, job, column, scans[scan_id])
                 else:
-                    row[name] = reference(url)
+                    row[name] = reference(url, job.opened())
             except BROKEN as error:
                 insist_on_broken(error, job.opened())
                 accept_broken(job, f"{scan_id}, {base_name(url)}", error)
@@ -183,26 +179,27 @@ def embedded(url: str) -> dict[str, Any]:
     return {"bytes": read_volume(url), "path": base_name(url)}
 
 
-def copied(url: str, job: Job, column: str, scan: Scan) -> str:
+def copied(url: str, job: Job, column: str, scan: Any) -> str:
     """Writes the bytes of a file beside the tables, atomically; returns its path below the root."""
-    published = layout.from_root(scan.image_filepath if column == "image" else scan.label_filepath or "")
+    path = job.opened().copy_path(scan, column)
     if base_name(url).endswith(".nii"):
-        published = published.removesuffix(".gz")
-    relative = f"{job.volumes_name}/{published.removeprefix('data/')}"
+        path = path.removesuffix(".gz")
+    relative = f"{job.volumes_name}/{path}"
     target, content = job.out / relative, read_volume(url)
     if not target.is_file() or target.stat().st_size != len(content) or target.read_bytes() != content:
         write(target, content)
     return relative
 
 
-def reference(url: str) -> str:
+def reference(url: str, release: Release) -> str:
     """The URL in the words of the stock clients where they can open it: files of a Hub, but not archive members."""
     from reasonknee_hf.hub.urls import SCHEME, parse_url
 
     if not url.startswith(SCHEME):
         return url
     address = parse_url(url)
-    if address.revision is None or address.endpoints or f"{layout.MASKS_FOLDER}/" in f"{address.path}":
+    inside = address.revision == release.sha and address.path not in release.tree.entries()
+    if address.revision is None or address.endpoints or inside:
         return url
     return f"hf://datasets/{address.source}@{address.revision}/{address.path}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from reasonknee_hf.bench.reading import Reading
-from reasonknee_hf.dataset.contract import described, imported, known_names
+from reasonknee_hf.dataset.contract import described, imported
 from reasonknee_hf.errors import OptionError
 
 Coordinates = Literal["voxels", "view"]
@@ -46,7 +46,7 @@ def lessons_of(dataset: str | None) -> Lessons:
     Raises:
         OptionError: There is no such dataset, or nobody wrote what it says to training.
     """
-    found = described(dataset or known_names()[0])
+    found = described(dataset)
     if found.lessons is None:
         raise OptionError(f"nothing says what models are asked about {found.title}.")
     lessons: Lessons = imported(found.lessons)

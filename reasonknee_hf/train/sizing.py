@@ -23,7 +23,7 @@ from reasonknee_hf.errors import OptionError
 MIB = 1 << 20
 PROCESS = 300 * MIB
 DESS_VOLUME = 160 * 384 * 384 * 2
-"""Bytes of a decoded OAI DESS volume."""
+"""Bytes of a decoded volume of usual size: 160 slices of 384 x 384 voxels, 16 bits each."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,14 @@ KINDS: dict[str, tuple[str, str]] = {
     "record-conflict": ("error", "scans and questions with records that contradict each other"),
     "record-duplicate": ("warning", "records that repeat another one of the same scan and question"),
     "prompt-unknown": ("warning", "records whose prompt is none of the known questions"),
+    "prompt-empty": ("error", "records whose prompt is empty"),
     "grades-missing": ("warning", "records without grades"),
+    "grades-partial": ("warning", "records without some of the attributes that their question asks for"),
+    "lesion-unknown": ("warning", "records whose lesion is not the one of their question"),
+    "attribute-unknown": ("warning", "records with an attribute that their question does not have"),
+    "answer-missing": ("warning", "records without an answer"),
+    "answer-unmarked": ("warning", "records whose answer lacks the marker in front of the diagnosis"),
+    "answer-contradicts": ("error", "records whose answer ends in another diagnosis than final_diagnosis"),
     "box-missing": ("note", "records without a box"),
     "scan-without-records": ("warning", "listed scans without a record"),
     "records-per-scan": ("warning", "scans with records to another number of questions than 62"),
@@ -55,7 +62,7 @@ KINDS: dict[str, tuple[str, str]] = {
     # volumes
     "volume-broken": ("error", "volumes that cannot be read"),
     "volume-placeless": ("error", "volumes under images= whose header says nothing about where they lie"),
-    "volume-other-knee": ("error", "volumes under images= that are of the other knee of the visit"),
+    "volume-other-side": ("error", "volumes under images= that are of the other side"),
     "volume-other-series": ("error", "volumes under images= that are of another series than 3D DESS"),
     "volume-float64": ("warning", "volumes under images= stored as float64, in four times the room"),
     "volume-axes": (

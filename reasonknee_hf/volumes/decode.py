@@ -133,7 +133,7 @@ def check_file(data: bytes) -> None:
         raise VolumeDataError(f"the file ends after {found} of {wanted} bytes; it is cut, fetch it again")
 
 
-def identity(path: str) -> tuple[int, ...]:
+def identity(path: str) -> tuple[int | str, ...]:
     """What tells apart two states of a file, or of both files of a pair; see `source.identity`."""
     if source.looks_like_image_half(path):
         halves = [path, *source.pair_names(path, "hdr")]

@@ -92,7 +92,6 @@ def _advice(error: FileNotFoundError, mask: bool) -> str:
     if mask:
         return f"the mask cannot be opened ({reason})"
     return (
-        f"the volume cannot be opened ({reason}). The MRI volumes are shared by the Osteoarthritis Initiative"
-        " under its own data-use agreement (https://nda.nih.gov/oai) and may not be part of this release: get"
-        " them there, keep the relative paths, and give as images= the folder or URL that holds them"
+        f"the volume cannot be opened ({reason}). Volumes may be under terms of their own and not part of this release:"
+        " the card of the dataset says who gives them out; give as images= the folder or URL that holds yours"
     )

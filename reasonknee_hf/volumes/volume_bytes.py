@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 
 from reasonknee_hf.errors import VolumeDataError
+from reasonknee_hf.hub.urls import SCHEME
 from reasonknee_hf.volumes.inflate import plain
 
 _REMOTE_CHUNK = 1 << 18  # at most; every piece costs a switch to fsspec's own thread and back
@@ -87,10 +88,13 @@ def plain_start(path: str | None, data: bytes | None, size: int) -> bytes:
         fetched *= 16  # the fetched part ends in the gzip header, which may hold a long name
 
 
-def identity(path: str) -> tuple[int, ...]:
-    """What tells apart two states of the same path: size and time for a local file, nothing for a URL."""
+def identity(path: str) -> tuple[int | str, ...]:
+    """What tells apart two states of the same path: size and time of local files, also where a URL leads to them."""
     if path.startswith(SERIES):
         path = path.partition("::")[2]
+    if path.startswith(f"{SCHEME}file%3A"):  # in a local release, perhaps inside an archive
+        filesystem, name = _filesystem(path)
+        return (filesystem.ukey(name),) if filesystem.exists(name) else ()
     if not is_local(path):
         return ()
     state = os.stat(path)

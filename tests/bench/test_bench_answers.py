@@ -270,3 +270,27 @@ def test_hostile_text_is_bounded_work(piece, monkeypatch):
     reading, steps = _steps(piece * (1_000_000 // len(piece)), monkeypatch)
     assert steps <= 3 * (jsonish.MAX_STEPS + 1)
     assert reading.grades in ({}, {"grade": 0}, {"grade": 1})
+
+
+RULES = (Path(__file__).parents[2] / "BENCHMARK.md").read_text(encoding="utf-8")
+
+
+def test_each_published_rule_names_the_golden_cases_that_fix_it():
+    from reasonknee_hf.knee.scoring.answer_reading import RULES_VERSION
+
+    assert f"Rules, version {RULES_VERSION}." in RULES
+    rules = [line for line in RULES.splitlines() if line.startswith("| ") and "| Cases |" not in line]
+    rules = [line for line in rules if "---" not in line]
+    names = {case["name"] for case in GOLDEN}
+    assert len(rules) > 25
+    for rule in rules:
+        cases = rule.split("|")[-2] if " | " in rule else ""
+        cited = [case.strip()[1:-1] for case in cases.split("; ")]
+        assert cited
+        assert set(cited) <= names, set(cited) - names
+
+
+def test_each_reason_and_repair_is_in_the_published_rules():
+    for case in GOLDEN:
+        for name in [case["reason"], case.get("box_problem"), *case["repairs"]]:
+            assert name is None or f"`{name}`" in RULES, name

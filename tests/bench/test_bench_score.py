@@ -532,3 +532,46 @@ def test_eighty_thousand_predictions_fit_in_half_a_gigabyte():
     program = MEMORY.format(tests=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) * 1024 < 500_000_000, f"{int(done.stdout) // 1000} MB"
+
+
+@pytest.mark.parametrize(("patients", "said"), [(4, True), (19, True), (20, False)])
+def test_few_patients_are_a_caveat_beside_the_intervals(patients, said):
+    references = list(rows(scans=20, questions=[1, 30], patients=patients))
+    report = score(noisy(references), references, rounds=20)
+    assert (f"CAVEAT: Only {patients} patients" in report.text()) == said
+    assert bool(report.data["caveats"]) == said
+
+
+def test_kappa_is_printed_with_its_interval():
+    report = score(noisy(REFERENCES), REFERENCES, rounds=50)
+    low, high = report.data["attributes"]["table"]["BML: size"]["weighted_kappa"]["ci"]
+    line = next(line for line in report.text().splitlines() if line.lstrip().startswith("BML: size"))
+    assert f"[{low:.2f}, {high:.2f}]" in line
+
+
+def test_the_room_of_scoring_knows_no_knee_until_it_is_asked():
+    program = (
+        "import sys, reasonknee_hf.bench.setting_pairs, reasonknee_hf.bench.comparison\n"
+        "import reasonknee_hf.bench.plots, reasonknee_hf.bench.forest_plot, reasonknee_hf.bench.item\n"
+        "knee = 'reasonknee_hf.knee.scoring', 'reasonknee_hf.knee.moaks'\n"
+        "print([name for name in sys.modules if name.startswith(knee)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_another_benchmark_is_an_argument():
+    from reasonknee_hf.bench.reading import Reading
+    from reasonknee_hf.bench.scorer import scorer_of
+
+    class Other(type(scorer_of())):
+        title, task_id, rules_version = "Other-Bench", "other", 7
+
+        def read(self, answer, question, **options):
+            return Reading(grades={a.name: int(answer) for a in question.attributes})
+
+    report = score({row["id"]: "0" for row in REFERENCES}, REFERENCES, rounds=0, scorer=Other())
+    zero = [set(truth(row).values()) == {0} for row in REFERENCES]
+    assert report.figure("item_accuracy") == pytest.approx(np.mean(zero))
+    assert report.text().startswith("Other-Bench: this run")
+    assert report.data["rules"]["version"] == 7

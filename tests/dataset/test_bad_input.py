@@ -8,10 +8,11 @@ import shutil
 import datasets
 import pytest
 from hub.faults import status
-from support import files_below
+from support import files_below, text_release
 
 import reasonknee_hf
 from reasonknee_hf import errors
+from reasonknee_hf.errors import OptionError, ReasonKneeError, RecordError
 
 pytestmark = pytest.mark.floor
 
@@ -92,7 +93,7 @@ def test_a_volume_that_is_nowhere_fails_when_touched_and_says_where_to_get_it(re
     assert row["prompt"]
     with pytest.raises(errors.VolumeMissingError) as caught:
         row["image"].array()
-    assert all(word in str(caught.value) for word in (row["id"], "Osteoarthritis Initiative", "images="))
+    assert all(word in str(caught.value) for word in (row["id"], "card of the dataset", "images="))
 
 
 def test_volumes_from_another_root(release, tmp_path):
@@ -303,3 +304,48 @@ class TestReports:
     def test_other_datasets_have_no_report(self):
         with pytest.raises(errors.OptionError, match="reasonknee_hf loaded"):
             reasonknee_hf.report(datasets.Dataset.from_dict({"a": [1]}).to_iterable_dataset())
+
+
+class TestNothingIsLeft:
+    """Where `on_error="skip"` leaves out everything, that is one error, with the reason."""
+
+    def test_in_streams_and_prepared(self, tmp_path):
+        source = str(text_release(tmp_path / "release", 2))  # tables and records, and no volume
+        options = {"split": "train", "source": source, "on_error": "skip"}
+        with pytest.raises(RecordError, match=r"nothing is left of train(.|\n)*cannot be opened"):
+            list(reasonknee_hf.load_dataset("full", streaming=True, **options))
+        with pytest.raises(RecordError, match=r"nothing is left of train(.|\n)*cannot be opened"):
+            reasonknee_hf.load_dataset("full", cache_dir=str(tmp_path / "cache"), **options)
+
+
+class TestFeatures:
+    def test_types_of_ones_own(self, sample_dir, tmp_path):
+        options = {"split": "validation", "source": str(sample_dir)}
+        features = reasonknee_hf.load_dataset("full", streaming=True, **options).features.copy()
+        features["question_id"] = datasets.Value("int64")
+        features["category"] = datasets.Value("string")
+        stream = reasonknee_hf.load_dataset("full", streaming=True, features=features, **options)
+        prepared = reasonknee_hf.load_dataset("full", features=features, cache_dir=str(tmp_path), **options)
+        assert prepared.features["question_id"] == datasets.Value("int64")
+        assert prepared["category"][:] == [row["category"] for row in stream]
+        assert {type(row["category"]) for row in prepared} == {str}
+        assert isinstance(prepared[0]["mask"], reasonknee_hf.KneeVolume)
+
+    def test_other_columns_are_refused_before_anything_is_read(self, sample_dir, tmp_path):
+        features = datasets.Features({"prompt": datasets.Value("string")})
+        for streaming in (True, False):
+            with pytest.raises(OptionError, match="columns prompt"):
+                reasonknee_hf.load_dataset(
+                    "full",
+                    source=str(sample_dir),
+                    features=features,
+                    streaming=streaming,
+                    cache_dir=str(tmp_path),
+                )
+        assert not [*tmp_path.rglob("*.arrow")]
+
+
+def test_an_absent_config_is_named_by_get_dataset_infos(tmp_path):
+    source = str(text_release(tmp_path / "release", 2))
+    with pytest.raises(ReasonKneeError, match="no high_fidelity config"):
+        datasets.get_dataset_config_info("reasonknee", "high_fidelity", source=source)

@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 
 from reasonknee_hf.dataset.loading import load_dataset
-from reasonknee_hf.dataset.repeats import total
+from reasonknee_hf.dataset.order import total
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.grade_weights import grade_weights, row_weight
 
@@ -81,8 +81,8 @@ def test_ranks_take_equal_steps(sample_dir) -> None:
 
 
 def test_weights_are_reported(sample_dir, caplog, tmp_path, monkeypatch) -> None:
-    from reasonknee_hf.dataset.indexing import row_index
-    from reasonknee_hf.knee import row_weights as weights
+    from reasonknee_hf.dataset.index import row_index
+    from reasonknee_hf.knee import grade_weights as weights
     from reasonknee_hf.knee.description import open_release
 
     release = open_release(str(sample_dir))

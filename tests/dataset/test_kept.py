@@ -11,16 +11,17 @@ import pytest
 from hub import faults as f
 from huggingface_hub import constants, snapshot_download
 from support import in_fresh_process, plain
-from torch.utils.data import DataLoader
 
 import reasonknee_hf
-from reasonknee_hf.dataset import indexing
+from reasonknee_hf.dataset import index as indexing
 from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.errors import OfflineError
 from reasonknee_hf.hub import disk
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.volumes.volume_cache import volume_cache
+
+DataLoader = pytest.importorskip("torch.utils.data").DataLoader  # the oldest versions are tested without
 
 REPO = "owner/release"
 
@@ -112,6 +113,17 @@ def test_what_the_user_downloaded_is_used(stream, origin, sha) -> None:
     origin.clear()
     assert touched(stream().take(70))
     assert origin.requests("/resolve/") == []
+
+
+def test_a_download_is_enough_to_begin_with_offline(stream, origin, sha, monkeypatch) -> None:
+    snapshot_download(
+        REPO, repo_type="dataset", revision="main", endpoint=origin.url, cache_dir=constants.HF_HUB_CACHE
+    )
+    origin.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for revision in ("main", sha):
+        assert touched(stream(revision=revision, shuffle=1).take(70))
+    assert origin.log == []
 
 
 def test_a_folder_of_ones_own_and_none_at_all(stream, origin, tmp_path) -> None:

@@ -91,19 +91,16 @@ def test_a_damaged_copy_beside_a_good_one(hub, second_origin, sample_dir):
 
 def test_what_is_broken_in_the_release_is_skipped_all_the_same(origin, sample_dir):
     files = files_below(sample_dir)
-    name = next(path for path in files if path.startswith("data/images/"))
+    clean = reasonknee_hf.load_dataset("scans", split="train", streaming=True, source=str(sample_dir))
+    name = "data/images/" + next(iter(clean))["image"].path.rpartition("data/images/")[2]
     files[name] = gzip.compress(gzip.decompress(files[name]))[:-3000]
     origin.put_tree(REPO, files)
-    found = []
-    for split in ("train", "validation", "test"):
-        ds = reasonknee_hf.load_dataset(
-            "scans", split=split, streaming=True, source=REPO, endpoint=origin.url, on_error="skip"
-        )
-        list(ds)
-        found += reasonknee_hf.report(ds).faults
-    broken = [fault for fault in found if name.rpartition("/")[2].removesuffix(".nii.gz") in fault.reason]
-    assert len(broken) == 1
-    assert "cut" in broken[0].reason
+    ds = reasonknee_hf.load_dataset(
+        "scans", split="train", streaming=True, source=REPO, endpoint=origin.url, on_error="skip"
+    )
+    assert len(list(ds)) > 0
+    (fault,) = [f for f in reasonknee_hf.report(ds).faults if name.rpartition("/")[2] in f.reason]
+    assert "is cut" in fault.reason
 
 
 @pytest.mark.parametrize("code", [401, 404, 503])

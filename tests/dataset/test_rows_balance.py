@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasonknee_hf.dataset.repeats import repeats, total
+from reasonknee_hf.dataset.order import repeats, total
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.grade_weights import describe_weights, grade_weights, row_weight
 

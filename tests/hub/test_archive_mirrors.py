@@ -227,3 +227,15 @@ def test_without_ranges_each_part_is_fetched_as_a_whole_and_once(origin):
     for part in ("masks_aa", "masks_ab"):
         assert len([r for r in origin.requests(part) if r.range is None]) == 1
     assert origin.sent("masks_a") <= 2 * len(ZIP)
+
+
+@pytest.mark.parametrize("first", ["damaged", "without ranges"])
+def test_beside_a_damaged_endpoint_the_part_is_fetched_as_a_whole_from_one_without_ranges(both, first):
+    damaged, without = both if first == "damaged" else both[::-1]
+    fs = opened(*both)
+    name = list(MEMBERS)[3]
+    part, at = places(fs)[name]
+    damaged.faults(faults.flipped(at), match=part)
+    without.faults(faults.ignore_range)
+    assert fs.cat(f"data/{name}") == MEMBERS[name]
+    assert [one.range for one in without.requests(part)][-1] is None

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, snapshot_download, try_to_load_from_cache
 
-from reasonknee_hf.errors import IntegrityError, OfflineError
+from reasonknee_hf.errors import EndpointError, IntegrityError, OfflineError, OptionError
 from reasonknee_hf.hub.disk import Cache, chosen_cache
 from reasonknee_hf.hub.trees import kept_files
 from reasonknee_hf.hub.trees.cached_tree import CachedTree
@@ -221,6 +221,28 @@ class TestNothingTwice:
         assert found == [FILES[VOLUME]] * 6
         assert blob_of(cache, tree, VOLUME).read_bytes() == FILES[VOLUME]
 
+    def test_a_file_that_is_streamed_twice_at_once(self, origin, sha, cache, tree):
+        pairs = list(zip(tree.stream(VOLUME), tree.stream(VOLUME), strict=True))
+        assert b"".join(one for one, _ in pairs) == b"".join(other for _, other in pairs) == FILES[VOLUME]
+        assert drained(tree, VOLUME) == FILES[VOLUME]
+
+    def test_a_stream_that_is_read_on_in_a_forked_child(self, origin, sha, cache, tree):
+        global _STREAM
+        _STREAM = tree.stream(VOLUME)
+        first = next(_STREAM)
+        with get_context("fork").Pool(1) as pool:
+            rest = pool.apply(_read_on)
+        assert first + rest == first + b"".join(_STREAM) == FILES[VOLUME]
+        assert drained(opened(origin, cache, sha), VOLUME) == FILES[VOLUME]
+        assert blob_of(cache, tree, VOLUME).read_bytes() == FILES[VOLUME]
+
+
+_STREAM = None
+
+
+def _read_on():
+    return b"".join(_STREAM)
+
 
 def _read_table(url, sha, cache):
     return CachedTree(REPO, sha, url, cache=cache).read(TABLE)
@@ -250,6 +272,21 @@ class TestDamage:
             drained(opened(origin, cache, sha), VOLUME)
         assert not unfinished.exists()
         assert drained(opened(origin, cache, sha), VOLUME) == FILES[VOLUME]
+
+    @pytest.mark.parametrize("outage", [f.html, f.status(503), f.cut(0)])
+    def test_an_outage_says_nothing_of_what_is_here(self, origin, sha, cache, tree, outage, monkeypatch):
+        stream = tree.stream(ARRAY)
+        begun = b"".join(next(stream) for _ in range(30))
+        stream.close()
+        monkeypatch.setenv("REASONKNEE_TIMEOUT", "0.2")
+        monkeypatch.setenv("REASONKNEE_RETRY_TIME", "0.2")
+        origin.faults(outage)
+        with pytest.raises(EndpointError):
+            drained(opened(origin, cache, sha), ARRAY)
+        origin.clear()
+        assert drained(opened(origin, cache, sha), ARRAY) == FILES[ARRAY]
+        (request,) = large(origin)
+        assert request.range == f"bytes={len(begun)}-{len(FILES[ARRAY]) - 1}"
 
     def test_what_an_endpoint_gave_wrong_is_not_kept(self, origin, sha, cache, tree):
         origin.faults(f.swapped(headers=False), times=1)
@@ -355,9 +392,15 @@ class TestBounds:
         monkeypatch.delenv("REASONKNEE_CACHE")
         assert chosen_cache().hub == hub
         assert (chosen_cache("auto").limit, chosen_cache(True).limit) == (10 * 1024**3, None)
-        assert chosen_cache(True, "1.5 GB").limit == 1.5 * 1024**3
+        assert chosen_cache(True, "2 GiB").limit == 2 * 1024**3
         assert chosen_cache(tmp_path).hub == tmp_path
         assert chosen_cache(False) is None
+        assert chosen_cache("off") is chosen_cache("0") is None
+        for wrong in (1, b"auto", ["auto"]):
+            with pytest.raises(OptionError, match="none of 'auto', True, False and a folder"):
+                chosen_cache(wrong)
+        with pytest.raises(OptionError, match="cache_size must be a number of bytes"):
+            chosen_cache("auto", "plenty")
         monkeypatch.setenv("REASONKNEE_CACHE", str(tmp_path))
         monkeypatch.setenv("REASONKNEE_CACHE_SIZE", "500")
         assert chosen_cache() == Cache(tmp_path, tmp_path / ".reasonknee_hf", 500)

@@ -146,7 +146,7 @@ def test_command(origin, second_origin, capsys, monkeypatch, form):
             second_origin.url,
             sha[:12],
             "500,000 bytes",
-            "token=True sends it here",
+            "REASONKNEE_LOGIN_ENDPOINT sends it here",
             "404",
         ):
             assert word in out

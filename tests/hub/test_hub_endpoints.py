@@ -229,13 +229,37 @@ def test_two_tokens_for_one_endpoint_do_not_mix():
     assert told == ["hf_1", "hf_2"]
 
 
+def test_a_pickle_is_not_mistaken_for_what_this_process_calls_the_same(monkeypatch):
+    endpoints = resolve_endpoints("https://a")
+    theirs = Credentials(endpoints, "hf_theirs")
+    name, sent = theirs.name, pickle.dumps(theirs)
+    sealed = opened.seal(theirs.options)
+    monkeypatch.setattr(opened, "_table", {name: Credentials(endpoints, "hf_mine").options})
+    again = pickle.loads(sent)
+    assert again.for_url("https://a") == "hf_theirs"
+    assert again.name != name
+    assert opened.name_here(name, sealed) == again.name
+    assert Credentials(*with_options(endpoints, name)).for_url("https://a") == "hf_mine"
+
+
+def test_a_child_gives_names_that_its_parent_does_not(monkeypatch):
+    endpoints = resolve_endpoints("https://a")
+    shared = Credentials(endpoints, "hf_shared").name
+    monkeypatch.setattr(opened.multiprocessing, "parent_process", object)
+    assert Credentials(endpoints, "hf_shared").name == shared
+    own = Credentials(endpoints, "hf_own").name
+    assert f"-{os.getpid()}-" in own
+    assert Credentials(endpoints, "hf_own").name == own
+
+
 @given(st.text(max_size=60))
 def test_what_was_not_sealed_here_opens_nothing(text):
     sealed = opened.seal(opened.TokenOptions(False, (("https://a:443", "hf_x"),)))
     assert (
         opened.recall("given-x-0", sealed[:-2] + "%02x" % (int(sealed[-2:], 16) ^ 1)) == opened.TokenOptions()
     )
-    assert opened.recall("given-y-0", text.encode().hex()) == opened.TokenOptions()
+    for odd in (text, text.encode().hex()):
+        assert opened.recall("given-y-0", odd) == opened.TokenOptions()
 
 
 @pytest.mark.parametrize("bad", ["abc", "-1", "0", "inf", "nan"])

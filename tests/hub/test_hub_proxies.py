@@ -12,7 +12,7 @@ import pytest
 
 from reasonknee_hf.errors import ExtraMissingError, UnreachableError
 from reasonknee_hf.hub.trees.hub_tree import HubTree
-from reasonknee_hf.hub.wire.proxies import proxy_for
+from reasonknee_hf.hub.wire.connections import proxy_for
 
 REPO = "owner/name"
 

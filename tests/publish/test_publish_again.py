@@ -19,7 +19,7 @@ from support import files_below, in_fresh_process
 from reasonknee_hf.errors import PublishError, RecordError, VolumeDataError, VolumeFormatError
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
-from reasonknee_hf.publish.selection import Selection
+from reasonknee_hf.publish.row_selection import Selection
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_filters_of_a_module_are_told_apart_by_their_code(tmp_path, monkeypatch)
     assert len(set(told)) == len(told)
     code = """
     import a_filter
-    from reasonknee_hf.publish.selection import Selection
+    from reasonknee_hf.publish.row_selection import Selection
     print(Selection(where=a_filter.keep).describe()["where"])
     """
     for seed in ("1", "2"):  # words in a set come in another order

@@ -25,12 +25,13 @@ from hypothesis import strategies as st
 
 from reasonknee_hf.errors import OptionError, PublishError
 from reasonknee_hf.knee.description import open_release
+from reasonknee_hf.knee.knee_card import KNEE_CARD
 from reasonknee_hf.knee.records import published_object
 from reasonknee_hf.publish import card as cards
 from reasonknee_hf.publish import viewer
-from reasonknee_hf.publish.attribution import CREATORS, attribution, require_attribution
-from reasonknee_hf.publish.config_facts import ConfigFacts, SplitFacts
-from reasonknee_hf.publish.convert import Conversion, convert
+from reasonknee_hf.publish.cardtext import attribution, require_attribution
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, SplitFacts
+from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.job import Job, ReleaseSpec
 from reasonknee_hf.publish.picture import grade_picture
@@ -72,7 +73,7 @@ def test_a_new_card_is_complete():
     )
     assert card_problems(card) == []
     for words in (
-        *CREATORS,
+        *KNEE_CARD.creators,
         "arXiv:2510.20967",
         "creativecommons.org/licenses/by/4.0",
         "nda.nih.gov/oai",
@@ -157,7 +158,7 @@ def test_broken_metadata_are_named():
 
 def test_attribution_cannot_be_left_out(monkeypatch):
     require_attribution(attribution())
-    for name in CREATORS:
+    for name in KNEE_CARD.creators:
         with pytest.raises(PublishError, match=name):
             require_attribution(attribution().replace(name, ""))
     monkeypatch.setattr(cards, "attribution", lambda: "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ from reasonknee_hf.errors import OptionError, PublishError, RecordError, VolumeM
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.question_rows import _json_writer, published_record
-from reasonknee_hf.publish.selection import Selection
+from reasonknee_hf.publish.row_selection import Selection
 
 # --- loads for everyone ------------------------------------------------------------------------------------------
 
@@ -82,6 +83,20 @@ def test_pandas_polars_and_duckdb(full_folder, sample_dir):
     assert joined[0] == len(ids)
     assert joined[1] == 3
     assert joined[2] > 1000
+
+
+def test_the_join_of_the_card_runs(full_folder, sample_dir, monkeypatch):
+    duckdb = pytest.importorskip("duckdb")
+    (code,) = re.findall(r"```sql\n(.*?)```", (full_folder / "README.md").read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(full_folder.parent)
+    ((scan_id, prompt, image),) = duckdb.sql(code).fetchall()
+    row = next(
+        one
+        for one in rows_of(sample_dir, "full", "train")
+        if (one["scan_id"], one["prompt"]) == (scan_id, prompt)
+    )
+    assert image["bytes"][:2] == b"\x1f\x8b"
+    assert image["path"].startswith(row["study"])
 
 
 def test_the_files_load_on_their_own(bench_folder):
@@ -360,3 +375,19 @@ def test_records_of_some_patients_up_to_a_limit(sample_dir, tmp_path, limit):
     )  # fmt: skip
     rows = pq.read_table(tables(tmp_path / "o", "records")[0]).to_pylist()
     assert [published_record(row) for row in rows] == expected[:limit]
+
+
+def test_the_words_of_load_dataset_choose_the_same_rows(sample_dir, tmp_path):
+    from reasonknee_hf import load_dataset
+
+    source, scan = str(sample_dir), open_release(str(sample_dir)).scans("train")[0].scan_id
+    for number, chosen in enumerate(
+        ({"questions": [5, 7]}, {"scans": scan}, {"fraction": 0.5, "questions": 1})
+    ):
+        out = tmp_path / str(number)
+        convert(out, "full", source=source, on_error="null", volumes="none", masks=False, **chosen)
+        written = {row["id"] for file in tables(out, "full") for row in pq.read_table(file).to_pylist()}
+        parts = load_dataset(
+            "full", streaming=True, source=source, on_error="null", masks=False, prefetch=False, **chosen
+        )
+        assert written == {row["id"] for part in parts.values() for row in part} != set()

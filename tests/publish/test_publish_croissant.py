@@ -11,8 +11,9 @@ import pytest
 
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.knee.description import open_release
+from reasonknee_hf.knee.release_croissant import release_croissant
 from reasonknee_hf.publish.convert import convert
-from reasonknee_hf.publish.croissant import release_croissant, version_croissant
+from reasonknee_hf.publish.croissant import version_croissant
 
 Image = pytest.importorskip("PIL.Image", reason="previews are drawn by Pillow")
 

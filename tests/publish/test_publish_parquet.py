@@ -217,3 +217,30 @@ def test_numpy_values_are_written_as_numbers(tmp_path):
     rows = [{"bbox": list(np.arange(6)), "grade": np.int8(2)}]
     (path,) = write_parts(rows, features, tmp_path / "n", Limits(), {})
     assert pq.read_table(path).to_pylist() == [{"bbox": [0, 1, 2, 3, 4, 5], "grade": 2}]
+
+
+@pytest.mark.skipif(not parquet._CHUNKED, reason="this pyarrow does not cut pages by content")
+def test_what_did_not_change_is_not_sent_again(tmp_path):
+    """Pages end where the content says so: one scan less changes few bytes, wherever it was."""
+    from support import text_release
+
+    from reasonknee_hf.publish.convert import convert
+
+    release = text_release(tmp_path / "release", scans=200)
+    patients = [str(9000001 + number) for number in range(200)]
+    options = {"source": str(release), "on_error": "null", "volumes": "none"}
+    contents = []
+    for chosen in (patients, patients[:9] + patients[10:]):
+        done = convert(tmp_path / str(len(chosen)), "full", patients=chosen, **options)
+        (path,) = (tmp_path / str(len(chosen)) / name for name in done.files)
+        told = pq.read_metadata(path).metadata
+        assert json.loads(told[b"content_defined_chunking"])["max_chunk_size"] == 1 << 20
+        contents.append(path.read_bytes())
+    old, new = contents
+    known = {old[at : at + 256] for at in range(0, len(old), 256)}
+    at = anew = 0
+    while at < len(new):
+        same = new[at : at + 256] in known
+        at, anew = (at + 256, anew) if same else (at + 1, anew + 1)
+    assert len(new) > 1_000_000
+    assert anew < len(new) / 3

@@ -16,6 +16,7 @@ from hub.faults import Rule
 from publishing import REPO, configs_of, files_of, push_bench
 
 from reasonknee_hf.errors import EndpointError, ForbiddenError, PublishError
+from reasonknee_hf.hub.wire import retries
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish import destination as repository
 from reasonknee_hf.publish.convert import convert
@@ -23,8 +24,9 @@ from reasonknee_hf.publish.convert import convert
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
-    monkeypatch.setattr(repository, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(repository, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retries, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setenv("REASONKNEE_RETRY_TIME", "10")
 
 
 # --- bytes that do not travel ------------------------------------------------------------------------------------

@@ -61,7 +61,9 @@ TURNS = {
     "monai crop": lambda: monai("SpatialCropd", roi_start=[4, 10, 10], roi_end=[20, 60, 50]),
     "monai zoom": lambda: monai("Zoomd", zoom=1.3, mode=["trilinear", "nearest", "nearest"]),
     "monai rotate": lambda: monai("Rotated", angle=[0.2, 0, 0], mode=MODES),
-    "monai affine": lambda: monai("RandAffined", prob=1, rotate_range=0.2, scale_range=0.1, mode=MODES),
+    "monai affine": lambda: monai(
+        "RandAffined", prob=1, rotate_range=0.2, scale_range=0.1, mode=MODES
+    ).set_random_state(4),
     "torchio crop": lambda: torchio("Crop", (2, 2, 6, 6, 4, 4)),
     "torchio affine": lambda: torchio(
         "RandomAffine", scales=(1.2, 1.2), degrees=(10, 10, 0, 0, 0, 0), translation=0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from pathlib import Path
 
@@ -322,6 +323,55 @@ def a_prompt_is_unknown(root):
 @planted(grades_missing=1)
 def a_record_has_no_grades(root):
     plant.edit_records(root, "val", lambda r: r[0]["final_diagnosis"].update(final_diagnosis=None))
+
+
+def edit_diagnosis(root, edit):
+    """Changes the diagnosis of a record of three attributes, and what its answer says of it."""
+
+    def change(records):
+        record = records[0]
+        record["final_diagnosis"]["final_diagnosis"] = edit(record["final_diagnosis"]["final_diagnosis"])
+        reasoning, marker, _ = record["answer"].rpartition("Final diagnosis:")
+        record["answer"] = f"{reasoning}{marker} {json.dumps(record['final_diagnosis'])}"
+
+    plant.edit_records(root, "val", change)
+
+
+@planted(lesion_unknown=1)
+def a_lesion_is_not_the_one_of_the_question(root):
+    edit_diagnosis(root, lambda lesions: {"patella_upper_BML": next(iter(lesions.values()))})
+
+
+@planted(attribute_unknown=1)
+def an_attribute_is_not_one_of_the_question(root):
+    edit_diagnosis(root, lambda lesions: {name: grades | {"colour": 1} for name, grades in lesions.items()})
+
+
+@planted(grades_partial=1)
+def two_of_three_attributes_are_there(root):
+    edit_diagnosis(root, lambda lesions: {name: dict([*some.items()][:2]) for name, some in lesions.items()})
+
+
+@planted(prompt_empty=1)
+def a_prompt_is_empty(root):
+    plant.edit_records(root, "val", lambda records: records[0].update(prompt=""))
+
+
+@planted(answer_missing=1)
+def an_answer_is_absent(root):
+    plant.edit_records(root, "val", lambda records: records[0].pop("answer") and None)
+
+
+@planted(answer_unmarked=1)
+def an_answer_lacks_its_marker(root):
+    plant.edit_records(root, "val", lambda records: records[0].update(answer="It looks normal."))
+
+
+@planted(answer_contradicts=1)
+def an_answer_says_another_grade(root):
+    plant.edit_records(
+        root, "val", lambda r: r[0].update(answer=r[0]["answer"].replace('"size": 0', '"size": 1'))
+    )
 
 
 @planted(box_missing=1)

@@ -117,8 +117,8 @@ def test_sides_swapped(tmp_path, place):
     place(VOXELS, left)
     place(VOXELS, dicom.affine(), 1)
     report, found = looked_at(tmp_path)
-    assert found == {"volume-other-knee": 2}
-    assert "on the grid of 9000001_00M_20041222_10300002_2" in examples(report, "volume-other-knee")
+    assert found == {"volume-other-side": 2}
+    assert "on the grid of 9000001_00M_20041222_10300002_2" in examples(report, "volume-other-side")
 
 
 def test_another_grid_of_unknown_reason(tmp_path, place):

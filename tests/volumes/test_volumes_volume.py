@@ -367,7 +367,7 @@ def test_a_file_that_the_system_does_not_let_be_read_is_named(tmp_path):
 @pytest.mark.parametrize("path", ["/nowhere/a.nii.gz", "memory://nowhere/a.nii.gz"])
 def test_missing_volume_says_where_to_get_it(path):
     for touch in (lambda v: v.header, lambda v: v.array()):
-        with pytest.raises(VolumeMissingError, match=r"row 5.*Osteoarthritis Initiative.*images="):
+        with pytest.raises(VolumeMissingError, match=r"row 5.*card of the dataset.*images="):
             touch(KneeVolume(path, label="row 5"))
         with pytest.raises(FileNotFoundError, match=r"row 5.*mask"):
             touch(KneeVolume(path, label="row 5", mask=True))

@@ -14,15 +14,21 @@ from fsspec.utils import stringify_path, tokenize
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.hub.disk import Cache, CacheLike, chosen_cache
-from reasonknee_hf.hub.fs.readonly import Found, Info, MountedTree, ReadOnlyFileSystem, Span, slice_bounds
-from reasonknee_hf.hub.fs.treefile import TreeFile
-from reasonknee_hf.hub.locks import ForkSafeLock
-from reasonknee_hf.hub.tree import CHUNK, Tree
+from reasonknee_hf.hub.disk import Cache, CacheLike, ForkSafeLock, chosen_cache
+from reasonknee_hf.hub.fs.readonly import (
+    Info,
+    MountedTree,
+    ReadOnlyFileSystem,
+    Span,
+    Whereabouts,
+    slice_bounds,
+)
+from reasonknee_hf.hub.fs.treefile import TreeFile, said
+from reasonknee_hf.hub.tree import Tree, pieces
 from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
-from reasonknee_hf.hub.wire.opened import recall, seal
+from reasonknee_hf.hub.wire.opened import name_here, seal
 from reasonknee_hf.hub.wire.tokens import Credentials, with_options
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.parts import PartSet
@@ -81,17 +87,9 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
         cache = chosen_cache(options.get("cache"), options.get("cache_size"))
         if revision is not None:
             options["revision"] = revision
-        credentials = Credentials(endpoints, token)
-        key = tokenize(
-            cls,
-            os.getpid(),
-            source,
-            [one.url for one in endpoints],
-            options,
-            hash(credentials),
-            opened,
-            cache,
-        )
+        urls = [one.url for one in endpoints]
+        secrets = hash(Credentials(endpoints, token))
+        key = tokenize(cls, os.getpid(), source, urls, options, secrets, opened, cache)
         with _LOCK:
             instance = None if skip_instance_cache else cls._cache.get(key)
             if instance is None:
@@ -101,7 +99,7 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
                 instance.storage_args = (source,)
                 instance.storage_options = options
                 if endpoint is not None:
-                    options["endpoint"] = [one.url for one in endpoints]
+                    options["endpoint"] = urls
                 if opened is not None:
                     options["opened"] = opened
                 if not skip_instance_cache:
@@ -155,6 +153,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         self._token = token
         self._opened_as: str | None = None  # the name by which a URL asked for these options
         self._mounted: MountedTree | None = None
+        self._archive_states: dict[str, list[tuple[int, int, int]]] = {}
         self._lock = ForkSafeLock()
 
     def __repr__(self) -> str:
@@ -167,16 +166,14 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     def __reduce__(self) -> Any:
         options = {**self.storage_options, "endpoint": [one.url for one in self._endpoints]}
-        credentials = Credentials(self._endpoints, self._token)
-        sealed = seal(credentials.options) if credentials.name else None
-        opened = {"opened": credentials.name} if credentials.name else {}
-        return _restore, (
-            type(self),
-            self.source,
-            options | opened,
-            sealed,
-            self._mounted and self._mounted.tree,
-        )
+        sealed = None
+        if name := self._credentials.name:
+            options["opened"], sealed = name, seal(self._credentials.options)
+        return _restore, (type(self), self.source, options, sealed, self._mounted and self._mounted.tree)
+
+    @property
+    def _credentials(self) -> Credentials:
+        return Credentials(self._endpoints, self._token)
 
     # --- what is opened -------------------------------------------------------------------------------------
 
@@ -224,9 +221,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
             given = {name: self.storage_options[name] for name in _OF_CACHE if name in self.storage_options}
             _CACHES[tree.identity] = given
             urls = [one.url for one in self._endpoints]
-            secrets = hash(
-                Credentials(self._endpoints, self._token)
-            )  # what was opened with others is not shared
+            secrets = hash(self._credentials)  # what was opened with others is not shared
             key = tokenize(tree.identity, urls, self._encoding, repr(self._cache), secrets)
             with _LOCK:
                 mounted = _OPENED.setdefault(key, mounted)
@@ -274,7 +269,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
     def _is_mine(self, address: Address) -> bool:
         if address.endpoints and resolve_endpoints(address.endpoints) != self._endpoints:
             return False
-        if address.opened not in ("", self._opened_as, Credentials(self._endpoints, self._token).name):
+        if address.opened not in ("", self._opened_as, self._credentials.name):
             return False
         if address.revision not in (None, self.revision) and address.revision != self.tree.sha:
             return False
@@ -289,7 +284,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
             root = tree.identity
             return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
         endpoints = () if self._endpoints_are_usual() else tuple(one.url for one in self._endpoints)
-        opened = Credentials(self._endpoints, self._token).name
+        opened = self._credentials.name
         return build_url(Address(tree.identity.partition("@")[0], path, tree.sha, endpoints, opened))
 
     def url(self, path: str) -> str:
@@ -324,8 +319,21 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         children = self._view.children(inner)
         return None if children is None else [_named_below(root, info) for info in children]
 
-    def _locate(self, path: str) -> Found:
-        return self._view.locate(self._inside(path)[1])
+    def _locate(self, path: str) -> Whereabouts:
+        inner = self._inside(path)[1]
+        found = self._view.locate(inner)
+        if found.archive is None:
+            return found
+        name, state = found.archive.name, self._view.state(found)
+        if self._archive_states.setdefault(name, state) != state:
+            self.invalidate_cache()  # an archive of a folder was replaced: what is known of it is of another one
+            self._archive_states[name] = state
+            found = self._view.locate(inner)
+        return found
+
+    def ukey(self, path: str) -> str:
+        """Another text as soon as a file changes: size and time of what a local folder holds. Commits do not change."""
+        return str(self._view.state(self._locate(path)))
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         members: dict[CutArchive, dict[str, str]] = {}
@@ -363,16 +371,14 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         found = self._locate(path)
         if found.archive is None:
             yield from self.tree.stream(found.path, start, stop)
-            return
-        content = memoryview(found.archive.read(found.member))[start:stop]
-        for position in range(0, len(content), CHUNK):
-            yield bytes(content[position : position + CHUNK])
+        else:
+            yield from pieces(found.archive.read(found.member)[start:stop])
 
-    def _open(self, path: str, mode: str = "rb", size: int | None = None, **kwargs: Any) -> Any:
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         found = self._locate(path) if mode == "rb" else None
         if found is not None and found.archive is None:
-            return TreeFile(self, path, self.tree, found.path, size=size, **kwargs)
-        return super()._open(path, mode, **kwargs)
+            return TreeFile(self, path, self.tree, found.path, **said(options))
+        return super()._open(path, mode, **options)
 
 
 def _named_below(root: str, info: Info) -> Info:
@@ -383,7 +389,7 @@ def _restore(
     cls: Any, source: str, options: dict[str, Any], sealed: str | None, tree: Tree | None
 ) -> ReasonKneeFileSystem:
     if sealed is not None:
-        recall(options["opened"], sealed)
+        options["opened"] = name_here(options["opened"], sealed)
     instance: ReasonKneeFileSystem = cls(source, **options)
     if tree is not None and instance._mounted is None:
         instance._adopt(tree)

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from fsspec import AbstractFileSystem
 
 from reasonknee_hf.errors import FileMissingError
-from reasonknee_hf.hub.fs.treefile import MemberFile
+from reasonknee_hf.hub.fs.treefile import MemberFile, said
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.member_names import parent_folders
@@ -153,13 +153,13 @@ class ReadOnlyFileSystem(AbstractFileSystem):
         turns = {path: iter(answer) for path, answer in found.items() if not isinstance(answer, Exception)}
         return [next(turns[path]) if path in turns else found[path] for path in paths]
 
-    def _open(self, path: str, mode: str = "rb", size: int | None = None, **kwargs: Any) -> Any:
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         if mode != "rb":
             self._refuse(path)
         info = self.info(path)
         if info["type"] == "directory":
             raise IsADirectoryError(f"{path!r} of {self!r} is a folder")
-        return MemberFile(self, path, info["size"], **kwargs)
+        return MemberFile(self, path, **{"cache_type": "none", **said(options), "size": info["size"]})
 
     # --- writing is refused ---------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class Found:
+class Whereabouts:
     """Where the bytes of a path lie: in a member of an archive, or, without one, in a file of the tree."""
 
     path: str
@@ -279,9 +279,11 @@ class MountedTree:
 
     def _split(self, path: str) -> tuple[str, str] | None:
         """The mount that a path lies in, and the rest of the path."""
-        for end in (*_slashes(path), len(path)):
-            if path[:end] in self.archives:
-                return path[:end], path[end + 1 :]
+        steps = path.split("/")
+        for depth in range(1, len(steps) + 1):
+            mount = "/".join(steps[:depth])
+            if mount in self.archives:
+                return mount, "/".join(steps[depth:])
         return None
 
     def _listing(self, mount: str) -> Folders:
@@ -311,7 +313,7 @@ class MountedTree:
         split = self._split(path)
         return self._listing(split[0]).children(path) if split else self._files.children(path)
 
-    def locate(self, path: str) -> Found:
+    def locate(self, path: str) -> Whereabouts:
         """Where the bytes of a file lie.
 
         Raises:
@@ -323,15 +325,23 @@ class MountedTree:
             archive = self.archives[split[0]]
             name = archive.mounted.get(split[1])
             if name is not None:
-                return Found(path, archive, name)
+                return Whereabouts(path, archive, name)
         elif path in self.tree.entries():
-            return Found(path)
+            return Whereabouts(path)
         if self.info(path) is not None:
             raise IsADirectoryError(f"{path!r} of {self.tree.name} is a folder")
         if split is None:
             self.tree.entry(path)  # says that it is missing, or why nobody can know that
         inside = self.archives[split[0]].name if split else self.tree.name
         raise FileMissingError(f"there is no {path!r} in {inside}")
+
+    def state(self, found: Whereabouts) -> list[tuple[int, int, int]]:
+        """Size, time and number of the local files behind it; nothing of a commit, which does not change."""
+        if self.tree.sha is not None:
+            return []
+        paths = [found.path] if found.archive is None else found.archive.parts.paths
+        states = [os.stat(file) for file in map(self.tree.url, paths) if os.path.isfile(file)]
+        return [(state.st_size, state.st_mtime_ns, state.st_ino) for state in states]
 
     def members(self, folder: str) -> list[str]:
         """Paths of all members below a mount, relative to it. For an unpacked folder, of its files."""
@@ -340,7 +350,3 @@ class MountedTree:
             return list(self.archives[folder].mounted)
         prefix = f"{folder}/" if folder else ""
         return [path[len(prefix) :] for path in self.tree.entries() if path.startswith(prefix)]
-
-
-def _slashes(path: str) -> Iterator[int]:
-    return (index for index, character in enumerate(path) if character == "/")

@@ -13,68 +13,6 @@ from fsspec.spec import AbstractBufferedFile
 from reasonknee_hf.hub.tree import Tree
 
 
-class MemberFile(AbstractBufferedFile):
-    """A member of an archive, read as a whole when its first byte is asked for.
-
-    Args:
-        fs: The filesystem that opens it.
-        path: The path there.
-        size: In bytes.
-        block_size: Least bytes of a range, where ranges are read.
-        cache_type: Another way of reading, one of fsspec.
-    """
-
-    _content: bytes | None = None
-
-    def __init__(
-        self,
-        fs: Any,
-        path: str,
-        size: int,
-        *,
-        block_size: int | None = None,
-        cache_type: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        options = {"block_size": block_size or None, "cache_type": cache_type or "none", **kwargs}
-        super().__init__(fs, path, size=size, **options)
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        if self._content is None:
-            self._content = self.fs.cat_file(self.path)
-        return self._content[start:end]
-
-    def write(self, data: Any) -> NoReturn:
-        raise io.UnsupportedOperation(f"{self.path} is open for reading only")
-
-
-class TreeFile(MemberFile):
-    """A file of a tree: one plain GET while it is read from the front, ranges after a seek.
-
-    Args:
-        tree: Where the file lies.
-        listed: Its path in the tree.
-    """
-
-    # About what a line transfers in the time of a round trip.
-    DEFAULT_BLOCK_SIZE = 256 * 1024
-
-    def __init__(self, fs: Any, path: str, tree: Tree, listed: str, **kwargs: Any) -> None:
-        self._tree, self._listed = tree, listed
-        size = kwargs.pop("size", None) or tree.size(listed)
-        stock = kwargs.pop("cache_type", None)
-        if stock == FromTheFront.name:  # as a pickle has it
-            stock = None
-        super().__init__(fs, path, size, cache_type=stock, **kwargs)
-        if stock is None:
-            self.cache = FromTheFront(self.blocksize, self._fetch_range, size, partial(tree.stream, listed))
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        return (
-            self._tree.ranges(self._listed, [(start, min(end, self.size))])[0] if start < self.size else b""
-        )
-
-
 class FromTheFront(BaseCache):
     """Reads on in one stream as long as nobody jumps, and keeps what came but was not taken yet.
 
@@ -135,3 +73,58 @@ class FromTheFront(BaseCache):
         stream, self._stream, self._kept = self._stream, None, b""
         if stream is not None:
             stream.close()  # type: ignore[attr-defined]  # a generator
+
+
+def said(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of `open` without those that say nothing: `None`, or blocks of no bytes."""
+    return {name: value for name, value in options.items() if value}
+
+
+class MemberFile(AbstractBufferedFile):
+    """A member of an archive, read as a whole when its first byte is asked for."""
+
+    _content: bytes | None = None
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        if self._content is None:
+            self._content = self.fs.cat_file(self.path)
+        return self._content[start:end]
+
+    def write(self, data: Any) -> NoReturn:
+        raise io.UnsupportedOperation(f"{self.path} is open for reading only")
+
+
+class TreeFile(MemberFile):
+    """A file of a tree: one plain GET while it is read from the front, ranges after a seek.
+
+    Args:
+        tree: Where the file lies.
+        listed: Its path in the tree.
+    """
+
+    # About what a line transfers in the time of a round trip.
+    DEFAULT_BLOCK_SIZE = 256 * 1024
+
+    def __init__(
+        self,
+        fs: Any,
+        path: str,
+        tree: Tree,
+        listed: str,
+        *,
+        cache_type: str = FromTheFront.name,
+        **options: Any,
+    ) -> None:
+        self._tree, self._listed = tree, listed
+        options.setdefault("size", tree.size(listed))
+        stock = "none" if cache_type == FromTheFront.name else cache_type
+        super().__init__(fs, path, cache_type=stock, **options)
+        if cache_type == FromTheFront.name:
+            self.cache = FromTheFront(
+                self.blocksize, self._fetch_range, self.size, partial(tree.stream, listed)
+            )
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return (
+            self._tree.ranges(self._listed, [(start, min(end, self.size))])[0] if start < self.size else b""
+        )

@@ -13,13 +13,14 @@ from reasonknee_hf.errors import (
     ForbiddenError,
     IntegrityError,
     OfflineError,
+    PointerError,
     RemoteMissingError,
 )
 from reasonknee_hf.hub.disk import Cache
 from reasonknee_hf.hub.tree import FileEntry, check_span, pieces, refuse_pointer
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.trees.kept_files import PIECE, Growth, KeptFiles, pieces_of
-from reasonknee_hf.hub.wire.checks import ContentCheck, NoRangesError
+from reasonknee_hf.hub.wire.checks import ContentCheck, ContentError, NoRangesError
 
 logger = logging.getLogger(__name__)
 
@@ -141,9 +142,8 @@ class CachedTree(HubTree):
             if place is not None:
                 content = b"".join(pieces_of(place, start, stop))
             else:  # of what is checked later, what is made of it is kept instead
-                content = (
-                    b"" if checked_later else (self.kept.piece(self.sha, path, start) or b"")[: stop - start]
-                )
+                piece = None if checked_later else self.kept.piece(self.sha, path, start)
+                content = (piece or b"")[: stop - start]
                 if len(content) < stop - start:
                     try:
                         content = super().ranges(path, [(start, stop)], checked_later=checked_later)[0]
@@ -196,7 +196,7 @@ class CachedTree(HubTree):
                         check.finish(f"{self.repo_id}: {entry.path}")
                         growth.finish()
                     yield chunk
-            except IntegrityError:
+            except (ContentError, PointerError):  # other answers say nothing of what is here
                 growth.discard()
                 raise
 

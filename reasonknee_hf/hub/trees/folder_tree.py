@@ -21,7 +21,7 @@ from reasonknee_hf.errors import (
     ReasonKneeError,
     ReleaseError,
 )
-from reasonknee_hf.hub.locks import ForkSafeFilesystem
+from reasonknee_hf.hub.disk import ForkSafeFilesystem
 from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
     FileEntry,

@@ -19,7 +19,7 @@ from reasonknee_hf.errors import (
     RemoteMissingError,
     UnreachableError,
 )
-from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.disk import ForkSafeLock
 from reasonknee_hf.hub.tree import (
     CHUNK,
     POINTER_LIMIT,
@@ -266,12 +266,13 @@ class HubTree:
             return self.mirrors.ask(attempt, what, ranged=True)
         except OfflineError:
             return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
-        except checks.NoRangesError as error:
-            return check([self._without_ranges(entries[path], error)[a:b] for path, a, b in spans])
-        except EndpointError:
-            if len(refused) < len(self.mirrors.endpoints):
+        except EndpointError as error:
+            others = [one for one in self.mirrors.endpoints if one not in refused]
+            if not others:
+                raise refused[self.mirrors.endpoints[0]] from None
+            if not any(health_of(one).no_ranges for one in others):
                 raise
-            raise refused[self.mirrors.endpoints[0]] from None
+            return check([self._without_ranges(entries[path], error)[a:b] for path, a, b in spans])
 
     def _range(self, entry: FileEntry, span: tuple[int, int], checked_later: bool) -> bytes:
         def attempt(endpoint: Endpoint) -> bytes:
@@ -280,7 +281,7 @@ class HubTree:
 
         return self.mirrors.ask(attempt, self._repository.what(self.sha, entry.path), ranged=True)
 
-    def _without_ranges(self, entry: FileEntry, reason: checks.NoRangesError) -> mmap.mmap:
+    def _without_ranges(self, entry: FileEntry, reason: EndpointError) -> mmap.mmap:
         """The whole file, verified and for once in this process, in a file that is gone with the process."""
         with self._lock:
             if entry.path not in self._wholes:

@@ -9,29 +9,30 @@ when a connection is made.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import os
 import select
-import socket
 import ssl
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import NoReturn
 
 from reasonknee_hf import environment
-from reasonknee_hf.errors import OptionError, ReasonKneeError, UnreachableError
-from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.errors import ReasonKneeError, UnreachableError
+from reasonknee_hf.hub.disk import ForkSafeLock
 from reasonknee_hf.hub.tree import chunk_sizes
+from reasonknee_hf.hub.wire.connections import (
+    PunctualResponse,
+    connect,
+    is_socks,
+    proxy_for,
+    proxy_headers,
+)
 from reasonknee_hf.hub.wire.endpoints import masked
-from reasonknee_hf.hub.wire.head import PunctualResponse
-from reasonknee_hf.hub.wire.proxies import dial_by_socks, is_socks, proxy_for, proxy_headers
 from reasonknee_hf.version import __version__
 
-# A host that drops packets must not eat the whole timeout before the next endpoint is tried.
-CONNECT_SHARE = 0.25
 # A body that drips would pass every single wait. After so many timeouts, fewer bytes a second are silence.
 GRACE = 3.0
 SLOWEST_PACE = 1024
@@ -268,85 +269,10 @@ def send(
         except (OSError, http.client.HTTPException):
             pass  # the other side had closed the idle connection; that costs no try
     try:
-        link = _connect(secure, host, port, proxy, timeout)
+        link = _Link(connect(secure, host, port, proxy, timeout))
         return Answer(url, link.exchange(method, target, body, sent, timeout), key, link, timeout)
     except (OSError, http.client.HTTPException, ValueError) as error:
         _raise(url, error)
-
-
-def _connect(secure: bool, host: str, port: int, proxy: str | None, timeout: float) -> _Link:
-    first_hop, first_port = host, port
-    # The stock function gives every address of a name the whole timeout; a blocked name may have a dozen.
-    dial: Callable[..., socket.socket] = _dial
-    if proxy and is_socks(proxy):
-        dial = partial(dial_by_socks, proxy)
-    elif proxy:
-        parts = urllib.parse.urlsplit(proxy)
-        if parts.scheme != "http":
-            raise OptionError(
-                f"proxy {masked(proxy)} is of a kind that is not supported; use an http:// or socks5h:// proxy"
-            )
-        first_hop, first_port = parts.hostname or "", parts.port or 80
-    connection: http.client.HTTPConnection
-    if secure:
-        context = _tls_context(environment.ca_bundle())
-        connection = http.client.HTTPSConnection(first_hop, first_port, context=context)
-        if proxy and dial is _dial:
-            connection.set_tunnel(host, port, headers=proxy_headers(proxy))
-    else:
-        connection = http.client.HTTPConnection(first_hop, first_port)
-    connection.timeout = timeout * CONNECT_SHARE
-    connection._create_connection = dial  # type: ignore[attr-defined]
-    try:
-        connection.connect()
-    except BaseException:
-        connection.close()
-        raise
-    return _Link(connection)
-
-
-def _dial(address: tuple[str, int], timeout: float, *_unused: object) -> socket.socket:
-    """A connection to the first address that answers, all of them together within `timeout`."""
-    found = socket.getaddrinfo(address[0], address[1], 0, socket.SOCK_STREAM)
-    deadline = time.monotonic() + timeout
-    error: OSError = OSError("no address")
-    for number, (family, kind, protocol, _, place) in enumerate(found):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(max(left / (len(found) - number), 0.05))
-            sock.connect(place)
-            sock.settimeout(timeout)
-        except OSError as failure:
-            sock.close()
-            error = failure
-        else:
-            return sock
-    raise ConnectionError(
-        f"no connection within {timeout:.1f} s ({error})" if str(error) else "no connection"
-    )
-
-
-@lru_cache(maxsize=4)
-def _tls_context(bundle: str | None) -> ssl.SSLContext:
-    if bundle is not None:
-        folder = os.path.isdir(bundle)
-        if not os.path.exists(bundle):
-            raise OptionError(
-                f"the certificates {bundle!r} named by REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE "
-                f"are not there"
-            )
-        return ssl.create_default_context(
-            cafile=None if folder else bundle, capath=bundle if folder else None
-        )
-    context = ssl.create_default_context()
-    with contextlib.suppress(ImportError):  # comes with every client of huggingface_hub
-        import certifi
-
-        context.load_verify_locations(certifi.where())
-    return context
 
 
 def _raise(url: str, error: Exception) -> NoReturn:

@@ -21,7 +21,7 @@ from reasonknee_hf.errors import (
     ThrottledError,
     UnreachableError,
 )
-from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.disk import ForkSafeLock
 from reasonknee_hf.hub.wire.checks import AbsentError, NoRangesError, RetryLaterError, StaleError
 from reasonknee_hf.hub.wire.endpoints import Endpoint
 from reasonknee_hf.hub.wire.retries import Patience

@@ -54,24 +54,36 @@ def remember(options: TokenOptions) -> str:
     ]
     barred = options.anonymous or any(rule is False for _, rule in options.rules)
     digest = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:8]
-    for number in itertools.count():  # the same options get the same name in every run, as a rule
-        name = f"{_BARRED if barred else 'given'}-{digest}-{number}"
-        if _known(name) in (None, options):
-            break
-    _table[name] = options
-    environment.hand_down(name, seal(options))
+    stem = f"{_BARRED if barred else 'given'}-{digest}"
+    name = _first_fitting(stem, options)  # the same in every run, as a rule
+    if _known(name) is None:
+        if any(library.parent_process() is not None for library in _libraries()):
+            name = _first_fitting(f"{stem}-{os.getpid()}", options)  # other processes do not know of this one
+        _table[name] = options
+        environment.hand_down(name, seal(options))
     return name
 
 
+def _first_fitting(stem: str, options: TokenOptions) -> str:
+    names = (f"{stem}-{number}" for number in itertools.count())
+    return next(name for name in names if _known(name) in (None, options))
+
+
 def recall(name: str, sealed: str | None = None) -> TokenOptions:
-    """What a name stands for here; see above for names that are not known."""
-    options = _known(name, sealed)
+    """What a name stands for here, or what was sealed beside it; see above for names that are not known."""
+    options = _unseal(sealed) or _known(name)
     return TokenOptions(name.startswith((ANONYMOUS, _BARRED))) if options is None else options
 
 
-def _known(name: str, sealed: str | None = None) -> TokenOptions | None:
+def name_here(name: str, sealed: str) -> str:
+    """The name by which this process finds what was sealed beside a name of another one."""
+    options = _unseal(sealed)
+    return name if options is None else remember(options)
+
+
+def _known(name: str) -> TokenOptions | None:
     if name not in _table:
-        options = _unseal(sealed) or _unseal(environment.handed_down(name))
+        options = _unseal(environment.handed_down(name))
         if options is None:
             return None
         _table[name] = options
@@ -89,7 +101,10 @@ def seal(options: TokenOptions) -> str:
 
 
 def _unseal(sealed: str | None) -> TokenOptions | None:
-    raw = bytes.fromhex(sealed or "")
+    try:
+        raw = bytes.fromhex(sealed or "")
+    except ValueError:  # somebody else's variable
+        return None
     nonce, mark, hidden = raw[:_NONCE], raw[_NONCE : _NONCE + _MARK], raw[_NONCE + _MARK :]
     for process in _keys() if hidden else ():
         if hmac.compare_digest(mark, _mark(nonce + hidden, process.authkey)):
@@ -109,6 +124,10 @@ def _mark(content: bytes, key: bytes) -> bytes:
 
 
 def _keys() -> list[Any]:
-    """What holds the secret that children share, in either library that may start them; `datasets` has its own."""
-    libraries = (multiprocessing, sys.modules.get("multiprocess"))
-    return [library.current_process() for library in libraries if library is not None]
+    """What holds the secret that children share."""
+    return [library.current_process() for library in _libraries()]
+
+
+def _libraries() -> list[Any]:
+    """Those that may have started this process, or will start others; `datasets` has its own."""
+    return [multiprocessing, *([sys.modules["multiprocess"]] if "multiprocess" in sys.modules else [])]

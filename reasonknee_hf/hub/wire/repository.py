@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reasonknee_hf.errors import AnswerError, EndpointError, OptionError, RemoteMissingError, UnreachableError
-from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.disk import ForkSafeLock
 from reasonknee_hf.hub.tree import CHUNK, FileEntry
 from reasonknee_hf.hub.wire import checks, listing
 from reasonknee_hf.hub.wire import redirects as fetch

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
-from reasonknee_hf.hub.disk import GIB, DiskCache, our_folders, write_file
-from reasonknee_hf.hub.locks import ForkSafeLock
+from reasonknee_hf.hub.disk import GIB, DiskCache, ForkSafeLock, our_folders, write_file
 from reasonknee_hf.hub.tree import Tree
-from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, Directory, Location, Member
+from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, ArchiveMember, Directory, Location
 from reasonknee_hf.hub.zips.member_names import common_folder, parent_folders, unsafe_reason
 from reasonknee_hf.hub.zips.opening import Opened, fetch_directory, listed_sizes, refuse_incomplete
 from reasonknee_hf.hub.zips.parts import PartSet
@@ -102,7 +101,7 @@ class CutArchive:
         """
         return list(self.directory.files)
 
-    def member(self, name: str | bytes) -> Member:
+    def member(self, name: str | bytes) -> ArchiveMember:
         """The entry of one member. Of several with one name it is the last.
 
         Args:
@@ -112,10 +111,10 @@ class CutArchive:
             MemberMissingError: There is no such entry.
         """
         directory = self.directory
-        index = directory.raw_names.get(name) if isinstance(name, bytes) else directory.files.get(name)
-        if index is None and isinstance(name, str):
-            # Links, folders and shadow entries have no place among the files.
-            index = next((i for i, other in enumerate(directory.names) if other == name), None)
+        index = directory.files.get(name) if isinstance(name, str) else None
+        if index is None:  # links, folders and shadow entries have no place among the files
+            every = enumerate(directory)
+            index = max((number for number, one in every if name in (one.name, one.raw_name)), default=None)
         if index is None:
             raise MemberMissingError(
                 f"no member {name!r} in {self.name}, which holds {len(directory.files)} files"
@@ -212,11 +211,11 @@ class CutArchive:
                 )
         return [write_file(root / name, content) for name, content in self.read_many(m.name for m in members)]
 
-    def _cache_key(self, member: Member) -> str:
+    def _cache_key(self, member: ArchiveMember) -> str:
         where_it_lies = (self.tree.identity, *self.parts.paths, member.header)
         return repr(("member", *where_it_lies, member.size, member.crc))
 
-    def _span(self, member: Member, slack: int = _SLACK) -> tuple[int, int]:
+    def _span(self, member: ArchiveMember, slack: int = _SLACK) -> tuple[int, int]:
         """The range that brings a member's local header and data in one go."""
         member.refuse_unreadable(self.name)
         least = LOCAL_HEADER.size + len(member.raw_name) + member.compressed_size
@@ -227,7 +226,7 @@ class CutArchive:
             )
         return member.header, member.header + length
 
-    def _content(self, member: Member, answer: bytes) -> bytes:
+    def _content(self, member: ArchiveMember, answer: bytes) -> bytes:
         try:
             return member.unpack(answer, self.name)
         except IntegrityError as error:

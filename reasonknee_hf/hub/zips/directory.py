@@ -88,7 +88,7 @@ class PartsMismatchError(DirectoryError):
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """One entry of the directory.
 
     Args:
@@ -275,13 +275,13 @@ class Directory:
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, index: int) -> Member:
+    def __getitem__(self, index: int) -> ArchiveMember:
         name, raw = self.names[index], self._raw[index]
         header, packed, size, crc, method, flags, kind = self._rows[index].item()
         raw = name.encode() if raw is None else raw
-        return Member(name, raw, size, packed, crc, method, flags, header, _KINDS[kind])
+        return ArchiveMember(name, raw, size, packed, crc, method, flags, header, _KINDS[kind])
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ArchiveMember]:
         return (self[index] for index in range(len(self)))
 
     @property
@@ -293,11 +293,6 @@ class Directory:
     def files(self) -> dict[str, int]:
         """Name of every real member -> its entry. Of entries with the same name the last counts."""
         return {self.names[index]: int(index) for index in np.flatnonzero(self._rows["kind"] == 0)}
-
-    @cached_property
-    def raw_names(self) -> dict[bytes, int]:
-        """Bytes of every name, as they stand in the archive -> the last entry of that name."""
-        return {self[index].raw_name: index for index in range(len(self))}
 
     @cached_property
     def _sorted_headers(self) -> npt.NDArray[np.int64]:

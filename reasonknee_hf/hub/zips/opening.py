@@ -23,7 +23,7 @@ from reasonknee_hf.hub.zips.directory import (
     SpannedArchiveError,
 )
 from reasonknee_hf.hub.zips.parts import next_part
-from reasonknee_hf.hub.zips.ranges import Parts, Piece, Plan, Request, execute, plan_requests
+from reasonknee_hf.hub.zips.ranges import Parts, Plan, RangePiece, Request, execute, plan_requests
 
 # Takes the directory of 10,000 members along with the end record.
 TAIL = 1024 * 1024
@@ -145,7 +145,7 @@ def _tail_plan(sizes: Sequence[int | None]) -> Plan:
     known = [size for size in sizes if size is not None]
     if len(known) == len(sizes):
         return plan_requests([(max(0, sum(known) - TAIL), sum(known))], known)
-    return Plan((Request(len(sizes) - 1, known[-1] - TAIL, known[-1]),), (Piece(0, 0, TAIL, 0),), 1)
+    return Plan((Request(len(sizes) - 1, known[-1] - TAIL, known[-1]),), (RangePiece(0, 0, TAIL, 0),), 1)
 
 
 def _read(

@@ -40,7 +40,7 @@ class Request(NamedTuple):
         return self.stop - self.start
 
 
-class Piece(NamedTuple):
+class RangePiece(NamedTuple):
     """A stretch of the answer to `Plan.requests[request]`, as a piece of a range that was wanted."""
 
     request: int
@@ -61,7 +61,7 @@ class Plan:
     """
 
     requests: tuple[Request, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RangePiece, ...]
     count: int
 
 
@@ -118,7 +118,7 @@ def plan_requests(
     for part, start, end, index in segments:
         number = bisect.bisect_right(starts, (part, start)) - 1
         offset = starts[number][1]
-        pieces.append(Piece(number, start - offset, -end - offset, index))
+        pieces.append(RangePiece(number, start - offset, -end - offset, index))
     return Plan(requests, tuple(pieces), len(wanted))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -19,7 +20,8 @@ from reasonknee_hf.errors import AmbiguousPathError, AnnotationError, IntegrityE
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.checks.table_checks import Tables, fold_id
-from reasonknee_hf.knee.records import to_row
+from reasonknee_hf.knee.moaks import QUESTIONS, fold
+from reasonknee_hf.knee.records import MARKER, to_row
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan, scan_from_image_path, unlisted_scan
 from reasonknee_hf.verify.findings import Findings
@@ -178,6 +180,8 @@ class _Pass:
             self._found.add("prompt-unknown", f"{self._where(record)}: {row['prompt'][:60]!r}…")
         if not row["grades"] and "grades" not in unfit:
             self._found.add("grades-missing", f"{row['id']} ({self._where(record)})")
+        for kind, told in [*_grade_defects(row), *_answer_defects(row, record.value, known)]:
+            self._found.add(kind, f"{row['id']} ({self._where(record)}){told}")
         if row["bbox"] is None and "bbox" not in unfit:
             self._found.add("box-missing", f"{row['id']} ({self._where(record)})")
         if scan is None:
@@ -188,6 +192,50 @@ class _Pass:
         self._contents.append(hash((prompt, row["cot"], row["answer"], row["final_diagnosis"])))
         self._offsets.append(record.offset)
         self._boxes.extend(row["bbox"] or _raw_box(record.value) or (-1,) * 6)
+
+
+def _grade_defects(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Keys of a record's grades against the table of questions."""
+    if row["prompt"] == "":
+        yield "prompt-empty", ""
+    question = QUESTIONS.get(row["question_id"])
+    if question is None or not row["grades"]:
+        return
+    own = {fold(key) for key in (question.lesion, question.release_key, question.prompt_key)}
+    given = {grade["attribute"]: question.attribute(grade["attribute"]) for grade in row["grades"]}
+    for lesion in dict.fromkeys(grade["lesion"] for grade in row["grades"]):
+        if fold(lesion) not in own:
+            yield "lesion-unknown", f": {lesion!r}, and the question is about {question.release_key!r}"
+    for name, attribute in given.items():
+        if attribute is None:
+            yield "attribute-unknown", f": {name!r}"
+    lacking = [attribute.name for attribute in question.attributes if attribute not in given.values()]
+    if lacking:
+        yield "grades-partial", f": without {', '.join(lacking)}"
+
+
+def _answer_defects(
+    row: Mapping[str, Any], record: Mapping[str, Any], scan: Scan
+) -> Iterator[tuple[str, str]]:
+    """The diagnosis at the end of the answer against that of the record. What is not JSON there is not compared."""
+    if not row["answer"]:
+        yield "answer-missing", ""
+        return
+    _, marker, told = row["answer"].rpartition(MARKER)
+    if not marker:
+        yield "answer-unmarked", ""
+        return
+    try:
+        diagnosis = json.loads(told)
+    except ValueError:
+        return
+    if diagnosis != record.get("final_diagnosis"):
+        other, _ = to_row({**record, "final_diagnosis": diagnosis}, scan, None, None)
+        # A column that is null does not fit, or is missing, which is told by itself.
+        both = [c for c in ("bbox", "grades") if row[c] is not None and other[c] is not None]
+        differing = [column for column in both if other[column] != row[column]]
+        if differing:
+            yield "answer-contradicts", f": in {' and '.join(differing)}"
 
 
 def _raw_box(record: Mapping[str, Any]) -> list[int] | None:

@@ -100,7 +100,7 @@ def _check_place(
     knee = next((its for its in of_visit if _same_grid(volume, its)), None)
     series = _other_series(volume)
     if knee is not None:
-        found.add("volume-other-knee", f"{name} lies on the grid of {knee.label}")
+        found.add("volume-other-side", f"{name} lies on the grid of {knee.label}")
     elif series is not None:
         found.add("volume-other-series", f"{name} {series}")
     elif not deep:

@@ -77,7 +77,7 @@ def dataset(
     import datasets
 
     from reasonknee_hf.knee.description import open_release
-    from reasonknee_hf.knee.scoring.reference_rows import release_rows
+    from reasonknee_hf.knee.scoring.reference_reading import release_rows
     from reasonknee_hf.knee.scoring.settings import bench_items, read_questions
 
     release = open_release(source, revision, endpoint, images=images)

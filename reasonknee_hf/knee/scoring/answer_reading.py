@@ -55,16 +55,17 @@ from reasonknee_hf.bench import jsonish
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.knee.moaks import Question
 from reasonknee_hf.knee.scoring.answer_parts import (
+    add_box,
+    bare_boxes,
+    lone_boxes,
     set_apart,
     split_reasoning,
     surroundings,
     without_special_tokens,
 )
-from reasonknee_hf.knee.scoring.box_reading import BoxReading, read_box
 from reasonknee_hf.knee.scoring.grade_reading import read_grade
 from reasonknee_hf.knee.scoring.key_lookup import (
     ALIAS,
-    BOX_KEYS,
     EXACT,
     Hit,
     Member,
@@ -201,7 +202,7 @@ def _choose_unnamed(
         return _reading_of(found, hits, question, text)
     reading = _invalid("no_lesion" if found else "no_object", question)
     with_box = [boxes for item, _ in found if (boxes := box_values(item.value))]
-    _add_box(reading, with_box[-1] if with_box else _lone_boxes(text))
+    add_box(reading, with_box[-1] if with_box else lone_boxes(text))
     return reading
 
 
@@ -224,7 +225,7 @@ def _reading_of(
     boxes = boxes_in_scope(hit)
     if not boxes and len(found) > 1:
         boxes = _box_apart([item for item, _ in found], at, {place for place, _ in hits}, text)
-    _add_box(reading, boxes)
+    add_box(reading, boxes)
     return reading
 
 
@@ -285,7 +286,7 @@ def _choose_bare(text: str, items: list[jsonish.Found], question: Question) -> R
         reading.notes.append("repeated_answer" if same else "earlier_answer")
     _read_grades(reading, value.value, question)
     boxes = box_values(value.value) or _boxes_beside(text, items, all_members, at, value)
-    _add_box(reading, boxes or _bare_boxes(search, all_members, at, value))
+    add_box(reading, boxes or bare_boxes(search, all_members, at, value))
     return reading
 
 
@@ -314,50 +315,6 @@ def _boxes_beside(
         return []
     between = [member.key for member in all_members[:at] if member.start >= before[0].start]
     return [] if any(map(is_lesion, between)) else box_values(before[0].value)
-
-
-def _bare_boxes(
-    search: jsonish.Search, all_members: list[Member], at: int, value: jsonish.Found
-) -> list[Any]:
-    """The box that stands in no object either, on the same level, with no other lesion in between."""
-    text = search.text
-    for member in reversed(all_members[:at]):
-        between = text[member.value : value.start]
-        if is_lesion(member.key):
-            break
-        if member.key in BOX_KEYS and between.count("}") <= between.count("{"):
-            return _box_of(search, member)
-    for member in all_members[at + 1 :]:
-        between = text[value.stop : member.start]
-        if is_lesion(member.key) and member.start >= value.stop:
-            break
-        if member.key in BOX_KEYS and member.start >= value.stop and between.count("{") <= between.count("}"):
-            return _box_of(search, member)
-    return []
-
-
-def _lone_boxes(text: str) -> list[Any]:
-    """The last box of a text that holds no object."""
-    boxes = [member for member in members(text) if member.key in BOX_KEYS]
-    return _box_of(jsonish.Search(text), boxes[-1]) if boxes else []
-
-
-def _box_of(search: jsonish.Search, member: Member) -> list[Any]:
-    try:
-        found = search.value_at(member.value)
-    except jsonish.TooLong:
-        found = None
-    return [] if found is None else [found.value]
-
-
-def _add_box(reading: Reading, boxes: list[Any]) -> None:
-    """The last of the boxes that belong to the grades; `null` is no box."""
-    if not boxes or boxes[-1] is None:
-        return
-    read: BoxReading = read_box(boxes[-1])
-    reading.box, reading.box_problem = read.values, read.problem
-    if read.repair:
-        reading.repairs.append(read.repair)
 
 
 def _read_grades(reading: Reading, value: Any, question: Question) -> None:

@@ -150,7 +150,9 @@ def _is_box(key: object) -> bool:
 
 def _own_boxes(node: dict[str, Any]) -> list[Any]:
     keys = [key for key in node if _is_box(key)]
-    return [node[key] for key in keys if key != BOX_KEY] + [node[key] for key in keys if key == BOX_KEY]
+    if len(keys) > 1:
+        keys.sort(key=lambda key: key == BOX_KEY)
+    return [node[key] for key in keys]
 
 
 def boxes_in_scope(hit: Hit) -> list[Any]:

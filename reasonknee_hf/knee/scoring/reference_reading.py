@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from reasonknee_hf.bench.references import AttributeKind, References, Scheme
-from reasonknee_hf.errors import RecordError
+from reasonknee_hf.dataset.json_array import iter_records
+from reasonknee_hf.errors import OptionError, RecordError
+from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, Question
+from reasonknee_hf.knee.records import to_row
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.scans import unlisted_scan
 
 COLUMNS = ("id", "scan_id", "patient_id", "question_id", "prompt", "bbox", "grades")
 """The columns that scoring needs."""
@@ -198,3 +205,50 @@ def _truth(grades: Any, question: Question) -> tuple[dict[str, int], str | None]
     if not read and problem is None:
         problem = "the reference has no grades"
     return read, problem
+
+
+logger = logging.getLogger(__name__)
+
+
+def release_rows(
+    release: Release, split: str = "test", *, annotations: str = "all", scans: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of one split; `image` is the stored `{bytes, path}` of the volume, not opened.
+
+    Args:
+        release: From `open_release`.
+        split: The split.
+        annotations: `all` or `balanced`.
+        scans: The first so many scans only, at least 1.
+
+    Raises:
+        OptionError: There is no such split or kind, or `scans` is below 1.
+        ReleaseError: The release has no annotations of that split and kind.
+        AnnotationError: The annotation file is not the JSON it should be.
+    """
+    for option, value, valid in (
+        ("split", split, layout.SPLITS),
+        ("annotations", annotations, ("all", "balanced")),
+    ):
+        if value not in valid:
+            raise OptionError(f"There is no {option} {value!r}. Valid: {', '.join(valid)}.")
+    if scans is not None and scans < 1:
+        raise OptionError(f"scans= is a number of scans, at least 1, not {scans}.")
+    path = release.annotation_path(split, annotations)
+    images: dict[str, str] = {}
+
+    def within(row: dict[str, Any]) -> bool:
+        return scans is None or len(images) <= scans
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for record in iter_records(release.tree.stream(path), name=f"{path} of {release.tree.name}"):
+            named = record.value.get("image")
+            scan = release.scan_of(named, split) or unlisted_scan(named, split)
+            if scan.scan_id not in images:
+                images[scan.scan_id] = release.image_url(scan)
+            row, problems = to_row(record.value, scan, images[scan.scan_id], None)
+            for problem in problems:
+                logger.warning("row %s: %s", row["id"], problem)
+            yield row
+
+    return takewhile(within, rows())

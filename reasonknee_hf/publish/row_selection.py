@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import CodeType, FunctionType
 from typing import Any
 
+from datasets.fingerprint import Hasher
+
 from reasonknee_hf.dataset import selection as dataset
+from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS
-from reasonknee_hf.publish.filters import filter_name
 
 Row = Mapping[str, Any]
 
@@ -41,12 +44,13 @@ class Selection(dataset.Selection):
             object.__setattr__(self, "grades", per_attribute)
         elif self.grades is not None:
             object.__setattr__(self, "grades", _grade_numbers(self.grades))
-        dataset.check_known("category", self.categories, CATEGORIES)
-        dataset.check_known(
-            "structure", self.structures, [*dict.fromkeys(q.structure for q in QUESTIONS.values())]
-        )
+        asked = described().questions.values()
+        dataset.check_known("question", self.questions, [*described().questions])
+        dataset.check_known("category", self.categories, described().categories)
+        dataset.check_known("structure", self.structures, [*dict.fromkeys(q.structure for q in asked)])
         if isinstance(self.grades, Mapping):
-            dataset.check_known("attribute", tuple(self.grades), list(_ATTRIBUTES))
+            attributes = dict.fromkeys(a.name for q in asked for a in q.attributes)
+            dataset.check_known("attribute", tuple(self.grades), [*attributes])
         if self.limit is not None:
             object.__setattr__(self, "limit", whole_number("limit", self.limit))
             if self.limit < 1:
@@ -105,9 +109,6 @@ def _has_grade(grades: Sequence[Mapping[str, Any]], wanted: Any) -> bool:
     return any(one["grade"] in wanted for one in grades)
 
 
-_ATTRIBUTES = dict.fromkeys(a.name for question in QUESTIONS.values() for a in question.attributes)
-
-
 def whole_number(what: str, value: Any) -> int:
     """A number of any integer type as `int`.
 
@@ -125,3 +126,54 @@ def whole_number(what: str, value: Any) -> int:
 def _grade_numbers(given: Any) -> tuple[int, ...]:
     many = isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1) != 0
     return tuple(sorted({whole_number("grades", one) for one in (given if many else (given,))}))
+
+
+def filter_name(function: Callable[..., Any]) -> str:
+    """Module, name, and a hash of the code, of what the code uses of its own module, and of bound values."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    # The hasher takes a function of a module by its name alone, so its code is told beside it.
+    told = Hasher.hash([function, list(_told(function, set()))])
+    return f"{getattr(function, '__module__', '')}.{name}#{told}"
+
+
+def _told(value: Any, seen: set[int]) -> Iterator[str]:
+    """The code of a function, of what wraps it, and of the functions and values that it uses."""
+    function = getattr(value, "func", value)  # what is inside a `functools.partial`
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        function = inspect.getattr_static(type(function), "__call__", None)
+    if not isinstance(function, FunctionType) or id(function) in seen:
+        return
+    seen.add(id(function))
+    codes = list(_codes(function.__code__))
+    for code in codes:
+        yield from (code.co_code.hex(), *code.co_names, *code.co_varnames, *code.co_freevars)
+        yield from map(_word, code.co_consts)
+    used = [function.__globals__.get(name) for code in codes for name in code.co_names]
+    used = [one for one in used if getattr(one, "__globals__", function.__globals__) is function.__globals__]
+    bound = [cell.cell_contents for cell in function.__closure__ or ()]
+    bound += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for one in (*used, *bound):
+        yield _word(one)
+        if isinstance(one, FunctionType):
+            yield from _told(one, seen)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _word(value: Any) -> str:
+    """Plain data in words; of anything else, whose words may differ between processes, only the type."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{_word(key)}: {_word(one)}' for key, one in value.items()))}}}"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_word, value)))}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_word, value))}]"
+    return type(value).__qualname__

@@ -1,0 +1,244 @@
+"""A version that `convert` or `push` wrote, as a release again: the same rows, volumes and masks by key.
+
+Its manifests say which tables hold what, and where in a table the bytes of each volume lie. Tables of questions are
+read once, into tables and records as they were published, in the cache of assets; volumes stay where they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from huggingface_hub import cached_assets_path
+
+from reasonknee_hf.dataset.contract import MANIFEST, Description
+from reasonknee_hf.errors import ReleaseError
+from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
+from reasonknee_hf.hub.fs.stretch import stretch_url
+from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.knee import layout
+from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.scans import SIDES, Scan, scan_from_image_path
+
+_RICHEST = ("full", "records", "high_fidelity", "bench")
+_SCAN = ("patient_id", "visit", "study", "series", "knee_side")
+_HEADER = [
+    "patient_id",
+    "time",
+    "study_folder",
+    "series_folder",
+    "knee_side",
+    "path",
+    "image_filepath",
+    "label_filepath",
+]
+_FORMAT = 2  # of what lies in the cache
+
+Place = tuple[str, int | None, int | None, str]  # file, where in it, bytes, name; or a URL alone
+
+
+class PublishedRelease(Release):
+    """A release whose volumes and masks lie in the tables of a published version, or beside them."""
+
+    def __init__(
+        self,
+        dataset: Description,
+        fs: ReasonKneeFileSystem,
+        urls: Mapping[str, Sequence[str | None]],
+        lacking: Collection[str] = (),
+        **options: Any,
+    ) -> None:
+        self._urls = dict(urls)
+        self._lacking = frozenset(lacking)
+        super().__init__(dataset, fs, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_urls": self._urls, "_lacking": self._lacking}
+
+    def splits_without(self, columns: Collection[str]) -> frozenset[str]:
+        """The splits that were written without the columns that give the answer away."""
+        return self._lacking if columns else frozenset()
+
+    def find_image(self, scan: Scan) -> str | None:
+        """URL of the volume under `images=` or in the version; `None` if it is in neither."""
+        return super().find_image(scan) or self._urls.get(scan.scan_id, (None, None))[0]
+
+    def find_mask(self, scan: Scan) -> str | None:
+        """URL of the mask; `None` if the version has none."""
+        return self._urls.get(scan.scan_id, (None, None))[1]
+
+    def mask_url(self, scan: Scan) -> str | None:
+        """The same."""
+        return self.find_mask(scan)
+
+
+def is_published(tree: Tree) -> bool:
+    """Whether a place holds versions that this package wrote, and no release."""
+    paths = tree.entries()
+    return any(map(MANIFEST.fullmatch, paths)) and not any(
+        path.startswith("data/split_files/") for path in paths
+    )
+
+
+def open_published(dataset: Description, tree: Tree, **options: Any) -> PublishedRelease:
+    """Opens a published version as a release.
+
+    Args:
+        dataset: What it is a version of.
+        tree: Its files.
+        options: As in [`Release`].
+
+    Raises:
+        ReleaseError: Its card names nothing that a manifest tells.
+    """
+    texts = {
+        path: tree.read(path) for path in tree.entries() if MANIFEST.fullmatch(path) or path == "README.md"
+    }
+    card = texts.pop("README.md", b"").decode("utf-8", "replace")
+    told = [json.loads(text) for text in texts.values()]
+    current = [one for one in told if any(pattern in card for pattern in one["patterns"])]
+    if not current:
+        raise ReleaseError(
+            f"{tree.name}: the card names no table that a manifest tells. Push or convert it again."
+        )
+    key = sha256(repr((_FORMAT, tree.identity, sorted(texts.items()), card)).encode()).hexdigest()[:24]
+    folder = Path(cached_assets_path("reasonknee_hf", namespace="published", subfolder=key))
+    if not (folder / "places.json").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as temporary:
+            _write(tree, current, Path(temporary))
+            with contextlib.suppress(OSError):  # another process was faster
+                shutil.rmtree(folder, ignore_errors=True)
+                os.rename(temporary, folder)
+                os.mkdir(temporary)
+    kept = json.loads((folder / "places.json").read_text("utf-8"))
+    urls = {
+        scan: [None if one is None else _url(tree, *one) for one in both]
+        for scan, both in kept["places"].items()
+    }
+    fs = ReasonKneeFileSystem(source=str(folder), skip_instance_cache=True)
+    return PublishedRelease(dataset, fs, urls, kept["lacking"], **options)
+
+
+def _url(tree: Tree, path: str, start: int | None, size: int | None, name: str) -> str:
+    if "://" in path:
+        return path
+    return tree.url(path) if start is None or size is None else stretch_url(tree.url(path), start, size, name)
+
+
+def _write(tree: Tree, manifests: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """Writes tables of scans, records and places of volumes in the layout of a release."""
+    scans: dict[str, dict[str, Scan]] = {}
+    places: dict[str, list[Place | None]] = {}
+    for one in (one for one in manifests if one["kind"] == "volumes"):
+        for split, path, part in _tables(one):
+            for row in _volume_rows(tree, path, part.get("spans") or {}):
+                image = _image_path(row)
+                scan = scan_from_image_path(image, split)
+                if scan is not None:
+                    scans.setdefault(split, {})[image] = scan
+                    places[scan.scan_id] = [row["image"], row["mask"]]
+    asked = [one for one in manifests if one["kind"] == "questions"]
+    asked.sort(key=lambda one: _RICHEST.index(one["provenance"]["options"]["config"]))
+    by_split: dict[str, list[str]] = {}
+    lacking: set[str] = set()
+    for one in asked:
+        mine: dict[str, list[str]] = {}
+        for split, path, _ in _tables(one):
+            mine.setdefault(split, []).append(path)
+        if one["provenance"]["options"]["config"] == "bench" and mine.keys() - by_split.keys():
+            lacking.update(mine.keys() - by_split.keys())
+        by_split = mine | by_split
+    for folder in ("data/split_files", "data/generate_data"):
+        (out / folder).mkdir(parents=True)
+    for split, paths in by_split.items():
+        with (out / layout.annotation_file(split)).open("w", encoding="utf-8") as file:
+            file.write("[")
+            for number, (image, record) in enumerate(_records(tree, paths)):
+                file.write(",\n" * (number > 0) + record)
+                scan = scan_from_image_path(image, split)
+                if scan is not None:
+                    scans.setdefault(split, {}).setdefault(image, scan)
+            file.write("]")
+    for split, listed in scans.items():
+        with (out / layout.split_table(split)).open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(_HEADER)
+            for image, scan in listed.items():
+                _, mask = places.get(scan.scan_id) or [None, None]
+                label = "" if mask is None else f"../data/masks/{scan.scan_id}.nii.gz"
+                side = SIDES.index(scan.knee_side) + 1
+                told = [scan.patient_id, scan.visit, scan.study, scan.series, side]
+                table.writerow([*told, "-", f"..{image}", label])
+    labels = next((one["labels"] for one in manifests if one.get("labels")), None)
+    if labels:
+        (out / layout.LABELS_FILE).parent.mkdir(parents=True, exist_ok=True)
+        (out / layout.LABELS_FILE).write_text(json.dumps(labels), "utf-8")
+    (out / "places.json").write_text(json.dumps({"places": places, "lacking": sorted(lacking)}), "utf-8")
+
+
+def _tables(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Split, path and part of the tables that have rows, in order."""
+    for path, part in sorted(manifest["files"].items()):
+        if part["rows"]:
+            yield re.sub(r"-\d{5}-of-\d{5}-.*", "", path.rpartition("/")[2]), path, part
+
+
+def _volume_rows(tree: Tree, path: str, spans: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The columns of a table of volumes that tell scans, and where each volume lies."""
+    with fsspec.open(tree.url(path), "rb") as stream, pq.ParquetFile(stream) as file:
+        beside = [name for name in file.schema_arrow.names if name.endswith(("_file", "_url"))]
+        for row in file.read(columns=["scan_id", *_SCAN, *beside]).to_pylist():
+            found = spans.get(row["scan_id"], {})
+            for column in ("image", "mask"):
+                other = row.get(f"{column}_file") or row.get(f"{column}_url")
+                if other is not None:
+                    row[column] = (other, None, None, other.rpartition("/")[2])
+                else:
+                    row[column] = (path, *found[column]) if column in found else None
+            yield row
+
+
+def _image_path(row: Mapping[str, Any]) -> str:
+    side = row["knee_side"]
+    digit = 1 + (SIDES.index(side) if isinstance(side, str) else side)
+    return f"/data/images/{row['patient_id']}/{row['visit']}/{row['study']}_{row['series']}_{digit}.nii.gz"
+
+
+def _records(tree: Tree, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The path of the volume and the record, as JSON, of each row of some tables."""
+    for path in paths:
+        with pq.ParquetFile(pa.BufferReader(tree.read(path))) as file:
+            names = file.schema_arrow.names
+            kept = [
+                name
+                for name in ("image", "prompt", "cot", "answer", "final_diagnosis", "other")
+                if name in names
+            ]
+            scan = [name for name in _SCAN if name in names]
+            for batch in file.iter_batches(columns=[*kept, *scan], batch_size=4096):
+                for row in batch.to_pylist():
+                    image = row["image"] if "image" in row else _image_path(row)
+                    yield str(image), _record(row | {"image": image})
+
+
+def _record(row: Mapping[str, Any]) -> str:
+    texts = (name for name in ("image", "prompt", "cot", "answer") if row.get(name) is not None)
+    members = [f"{json.dumps(name)}: {json.dumps(row[name], ensure_ascii=False)}" for name in texts]
+    if row.get("final_diagnosis") is not None:
+        members.append(f'"final_diagnosis": {row["final_diagnosis"]}')
+    if row.get("other") is not None:
+        members.append(row["other"].strip()[1:-1])
+    return "{" + ", ".join(members) + "}"

@@ -1,0 +1,165 @@
+"""The options of `convert` and `push`, written down once: keywords, help texts and the arguments of the commands."""
+
+# ruff: noqa: RUF009 - `_option` is `dataclasses.field`
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.publish.parquet import Limits
+from reasonknee_hf.publish.schema import VOLUME_MODES
+
+if TYPE_CHECKING:
+    from reasonknee_hf.verify import Report
+
+_T = TypeVar("_T", bound="ConvertOptions")
+
+Words = Sequence[str] | str | None
+Grades = Sequence[int] | int | Mapping[str, Collection[int]] | None
+
+SELECTION = "selection: what is not given does not restrict"
+MADE = "volumes and derived columns"
+SOURCE = "source"
+
+
+def _option(default: Any, told: str, *flags: str, **words: Any) -> Any:
+    """A field with its help text and, where a command has it too, its argument."""
+    return field(default=default, metadata={"help": told, "flags": flags, **words})
+
+
+def _documented(kind: type[_T]) -> type[_T]:
+    """Adds the help texts of the fields to the docstring of the class."""
+    told = "\n".join(f"        {one.name}: {one.metadata['help']}." for one in fields(kind))
+    kind.__doc__ = f"{kind.__doc__}\n\n    Args:\n{told}\n    "
+    return kind
+
+
+@_documented
+@dataclass(frozen=True)
+class ConvertOptions:
+    """How a release, or a selection of it, is written. Give them as keywords, or as one object that is used often."""
+
+    config: str = _option("full", "full, high_fidelity, bench, scans or records", "--config")
+    name: str | None = _option(None, "name of the written config (default: the same)", "--name")
+    splits: Words = _option(
+        None, "splits to write; may be given several times, as the next six", "--split", many=True, group=SELECTION
+    )  # fmt: skip
+    questions: Sequence[int] | int | None = _option(
+        None, "question ids, as in the column question_id", "--question", many=True, type=int, group=SELECTION
+    )
+    categories: Words = _option(None, "of the seven, e.g. BML", "--category", many=True, group=SELECTION)
+    structures: Words = _option(None, "e.g. 'medial meniscus'", "--structure", many=True, group=SELECTION)
+    patients: Words = _option(None, "patient ids, as published", "--patient", many=True, group=SELECTION)
+    scans: Words = _option(None, "scan ids", "--scan", many=True, group=SELECTION)
+    visits: Words = _option(None, "e.g. 00M", "--visit", many=True, group=SELECTION)
+    fraction: float | None = _option(
+        None,
+        "about this share of the patients, each with all scans",
+        "--fraction",
+        type=float,
+        group=SELECTION,
+    )
+    fraction_seed: int | None = _option(
+        None, "another number chooses other patients", "--fraction-seed", type=int, group=SELECTION
+    )
+    grades: Grades = _option(
+        None, "2, or of one attribute: size=2 (in Python {'size': (2,)})", "--grade", many=True, group=SELECTION
+    )  # fmt: skip
+    where: Callable[[Mapping[str, Any]], bool] | None = _option(
+        None, "a Python function of a row that says whether to keep it", "--where", metavar="MODULE:FUNCTION",
+        group=SELECTION,
+    )  # fmt: skip
+    limit: int | None = _option(
+        None, "rows a split, the first ones that the rest keeps", "--limit", type=int, group=SELECTION
+    )
+    annotations: str = _option(
+        "all", "which arrays are read", "--annotations", choices=("all", "balanced"), group=SELECTION
+    )
+    on_error: str = _option(
+        "raise", "what to do with rows and volumes that cannot be read", "--on-error",
+        choices=("raise", "skip", "null"), group=SELECTION,
+    )  # fmt: skip
+    volumes: str = _option(
+        "embed", "volumes as bytes in tables, as files beside them, as URLs, or left out", "--volumes",
+        choices=VOLUME_MODES, group=MADE,
+    )  # fmt: skip
+    masks: bool = _option(
+        True, "whether masks go with the volumes; the flag leaves them out", "--no-masks", group=MADE
+    )
+    previews: bool = _option(False, "a PNG of three planes with the box", "--previews", group=MADE)
+    frames: int = _option(0, "so many PNG slices of the box", "--frames", type=int, metavar="N", group=MADE)
+    crops: bool = _option(False, "a config of the boxes' regions as NIfTI", "--crops", group=MADE)
+    crop_margin: float = _option(
+        0.0, "millimetres around the box of a crop", "--crop-margin", type=float, metavar="MM", group=MADE
+    )
+    executor: Executor | None = _option(
+        None, "runs the shard tasks: any `concurrent.futures.Executor` whose workers see the target"
+    )
+    row_group_bytes: int = _option(Limits.row_group, "size of a row group in real bytes")
+    shard_bytes: int = _option(Limits.shard, "size of a file in real bytes")
+    source: str | None = _option(
+        None, "Hub dataset id, folder, fsspec URL or 'sample' (default: the published one)", "--source", group=SOURCE
+    )  # fmt: skip
+    revision: str | None = _option(None, "branch, tag or commit of a Hub source", "--revision", group=SOURCE)
+    endpoint: Words = _option(
+        None, "Hub or mirror to read the source from; best first", "--endpoint", many=True, group=SOURCE
+    )
+    images: str | None = _option(None, "another root for the volumes", "--images", group=SOURCE)
+    high_fidelity: Words = _option(None, "the scans of that config: ids, or the path of a CSV")
+    token: str | bool | None = _option(None, "for the source, as in `huggingface_hub`")
+    verify: bool | Report = _option(
+        False, "look for defects of the release first, for the card; or a report", "--verify"
+    )
+
+
+@_documented
+@dataclass(frozen=True)
+class PushOptions(ConvertOptions):
+    """Those of `convert`, and how the repository is written."""
+
+    token: str | bool | None = _option(
+        None, "token that may write there (default: the stored one)", "--token"
+    )
+    source_token: str | bool | None = _option(None, "the same for the source")
+    verify: bool | Report = _option(
+        True, "look for defects of the release first; the flag does not", "--no-verify"
+    )
+    private: bool | None = _option(
+        None, "a new repository is private; one that is there must be", "--private"
+    )
+    public_volumes: bool = _option(
+        False, "volumes, crops and pictures may go where everybody can read them", "--public-volumes"
+    )
+    branch: str | None = _option(None, "branch to push to; created where it does not exist", "--branch")
+    create_pr: bool = _option(False, "open a pull request instead", "--create-pr")
+    hub_endpoint: str | None = _option(
+        None, "Hub to push to (default: HF_ENDPOINT, else huggingface.co)", "--hub", metavar="URL"
+    )
+    dry_run: bool = _option(False, "make the files and say what would be done, but send nothing", "--dry-run")
+    folder: str | Path | None = _option(
+        None, "where files are made, and kept (default: a temporary folder)", "--folder"
+    )
+    delete_configs: Sequence[str] = _option(
+        (), "remove a config with its files; may be given several times", "--delete-config", many=True, metavar="NAME"
+    )  # fmt: skip
+
+
+def chosen_options(kind: type[_T], options: _T | None, given: Mapping[str, Any]) -> _T:
+    """The options of one call: an object, keywords, or keywords that change the object.
+
+    Raises:
+        OptionError: A keyword that is no option. The message proposes one.
+    """
+    names = [one.name for one in fields(kind)]
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            raise OptionError(f"Unknown option {name!r}.{meant} Valid: {', '.join(names)}.")
+    return replace(options if options is not None else kind(), **given)

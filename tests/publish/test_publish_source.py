@@ -1,0 +1,131 @@
+"""A published version is a source: the same rows, volumes and masks by key, wherever it lies."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from publishing import REPO, push_bench, rows_of
+from support import files_below
+
+from reasonknee_hf.dataset.loading import load_dataset
+from reasonknee_hf.errors import OptionError
+from reasonknee_hf.hub.fs.stretch import stretch_url
+from reasonknee_hf.knee.description import open_release
+from reasonknee_hf.publish.convert import convert
+
+
+def all_rows(source: str, config: str, split: str, **options) -> list[dict]:
+    return list(load_dataset(config, split=split, streaming=True, source=source, on_error="null", **options))
+
+
+def told(row: dict) -> dict:
+    """A row with the content of its volumes instead of where they lie."""
+    return {
+        name: value if name not in ("image", "mask") or value is None else bytes(value.array().tobytes())
+        for name, value in row.items()
+    }
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_rows_and_volumes_of_a_folder_are_the_same(full_folder, sample_dir, split):
+    before, after = (all_rows(str(place), "full", split) for place in (sample_dir, full_folder))
+    listed = [row for row in before if row["image"] is not None and row["study"]]
+    assert len(listed) > 50
+    assert list(map(told, after)) == list(map(told, before))
+
+
+@pytest.mark.parametrize("volumes", ["files", "embed"])
+def test_scans_of_a_folder_are_the_same(sample_dir, tmp_path, volumes):
+    convert(tmp_path, "scans", source=str(sample_dir), on_error="null", volumes=volumes)
+    before, after = (all_rows(str(place), "scans", "test") for place in (sample_dir, tmp_path))
+    assert list(map(told, after)) == list(map(told, before))
+
+
+def test_records_of_a_folder_are_the_same(sample_dir, tmp_path):
+    convert(tmp_path, "records", source=str(sample_dir), on_error="null", volumes="none")
+    convert(tmp_path / "again", "records", source=str(tmp_path), on_error="null", volumes="none")
+    release = open_release(str(tmp_path))
+    for name in ("train", "test"):
+        path = f"data/generate_data/{name}.json"
+        assert json.loads(release.tree.read(path)) == json.loads((sample_dir / path).read_text("utf-8"))
+
+
+def test_a_pushed_version_is_read_by_key(origin, sample_dir, tmp_path):
+    push_bench(origin, sample_dir, config="full")
+    options = {"endpoint": origin.url}
+    rows = load_dataset("full", split="test", streaming=True, source=REPO, on_error="null", **options)
+    before = all_rows(str(sample_dir), "full", "test")
+    found = list(rows)
+    assert [row["id"] for row in found] == [row["id"] for row in before]
+    volumes = [row["image"] for row in found if row["image"] is not None]
+    assert [volume.path.rpartition("/")[2] for volume in volumes] == [
+        row["image"].path.rpartition("/")[2] for row in before if row["image"] is not None
+    ]
+    assert told({"image": pickle.loads(pickle.dumps(volumes[0]))}) == told({"image": before[0]["image"]})
+    read = [one for one in origin.requests("full_volumes/", "GET") if ".parquet" in one.path]
+    assert read
+    assert all(one.range is not None for one in read)  # no table of volumes is fetched whole
+
+
+def test_rows_are_prepared_scored_and_converted_again(full_folder, sample_dir, tmp_path):
+    rows = load_dataset(
+        "bench", split="test", source=str(full_folder), on_error="null", cache_dir=str(tmp_path)
+    )
+    assert [row["id"] for row in rows] == [row["id"] for row in rows_of(sample_dir, "bench", "test")]
+    options = {"on_error": "null", "splits": "test"}
+    convert(tmp_path / "a", "full", source=str(full_folder), **options)
+    convert(tmp_path / "b", "full", source=str(sample_dir), **options)
+    import pyarrow.parquet as pq
+
+    for folder in ("full", "full_volumes"):
+        one, other = (
+            [
+                row
+                for path in sorted((tmp_path / name / folder).glob("*.parquet"))
+                for row in pq.read_table(path).to_pylist()
+            ]
+            for name in "ab"
+        )
+        assert one == other
+
+
+def test_the_second_opening_reads_no_table(origin, sample_dir):
+    push_bench(origin, sample_dir, config="full", splits="test", volumes="none")
+    open_release(REPO, endpoint=origin.url)
+    origin.clear()
+    open_release(REPO, endpoint=origin.url)
+    assert not [one.path for one in origin.requests("/resolve/", "GET") if one.path.endswith(".parquet")]
+
+
+def test_what_a_version_lacks_is_said(bench_folder, caplog):
+    release = open_release(str(bench_folder))
+    assert release.annotated_splits() == ("test",)
+
+
+def test_stretches_of_a_file(tmp_path):
+    import fsspec
+
+    (tmp_path / "t").write_bytes(bytes(range(100)))
+    url = stretch_url(str(tmp_path / "t"), 10, 20, "x.nii.gz")
+    filesystem, name = fsspec.core.url_to_fs(url)
+    assert filesystem.size(name) == 20
+    assert filesystem.cat_file(name) == bytes(range(10, 30))
+    assert filesystem.cat_file(name, start=5, end=50) == bytes(range(15, 30))
+    assert filesystem.cat_file(name, start=-3) == bytes(range(27, 30))
+    with fsspec.open(url, "rb") as file:
+        file.seek(4)
+        assert file.read(2) == bytes([14, 15])
+    with pytest.raises(FileNotFoundError):
+        filesystem.info("nothing")
+    assert files_below(tmp_path).keys() == {"t"}
+
+
+def test_a_version_without_answers_is_no_source_of_rows_with_answers(sample_dir, tmp_path):
+    convert(tmp_path, "bench", source=str(sample_dir), on_error="null", volumes="none")
+    assert all_rows(str(tmp_path), "bench", "test")
+    with pytest.raises(
+        OptionError, match=r"written without answer, cot: its rows are those of the config bench"
+    ):
+        load_dataset("full", streaming=True, source=str(tmp_path))
