@@ -123,7 +123,7 @@ class RowStream(datasets.IterableDataset):
         return written
 
     def __iter__(self) -> Iterator[Any]:
-        if _worker() is not None:
+        if loader_worker() is not None:
             fsspec.asyn.reset_lock()  # of the process that was forked
         iterable = self._prepare_ex_iterable_for_iteration()
         if self._formatting and (iterable.iter_arrow or self._formatting.is_table):
@@ -142,7 +142,7 @@ class RowStream(datasets.IterableDataset):
             evenly = source.num_shards % among == 0 or seams.only_by_rows(source, RowsIterable)
             if evenly and among <= source.num_shards:
                 source, ranks = source.shard_data_sources(among, ranks.rank, contiguous=False), None
-        if (worker := _worker()) is not None:
+        if (worker := loader_worker()) is not None:
             if worker.id == 0 and source.num_shards < worker.num_workers:
                 logger.warning("%d workers, but only %d shards", worker.num_workers, source.num_shards)
             source = source.shard_data_sources(worker.num_workers, worker.id, contiguous=False)
@@ -317,7 +317,7 @@ def _embedded(type_: Any, value: Any) -> Any:
     return value if item is None else [_embedded(item, one) for one in value]
 
 
-def _worker() -> Any:
+def loader_worker() -> Any:
     """The loader worker that this process is, if it is one."""
     torch = sys.modules.get("torch.utils.data")
     return None if torch is None else torch.get_worker_info()
@@ -334,7 +334,12 @@ def _changed(leaf: _Leaf, **changes: Any) -> _Leaf:
     return twin
 
 
-def _rows_of(stream: datasets.IterableDataset) -> list[SplitRows]:
+def begun_at(source: RowsIterable, row: int) -> RowsIterable:
+    """The same, from a row on."""
+    return _changed(source, start=source.start + row)
+
+
+def rows_behind(stream: datasets.IterableDataset) -> list[SplitRows]:
     """The splits that a stream begins with."""
     return [leaf.rows for leaf in seams.leaves(stream._ex_iterable) if isinstance(leaf, RowsIterable)]
 
@@ -371,7 +376,7 @@ def report(
         faults = [fault for part in dataset.values() for fault in report(part).faults]
     else:
         prepared = isinstance(dataset, datasets.Dataset)
-        logs = fault_logs(dataset) if prepared else [rows.faults for rows in _rows_of(dataset)]
+        logs = fault_logs(dataset) if prepared else [rows.faults for rows in rows_behind(dataset)]
         if not logs:
             raise OptionError(
                 "report() takes what reasonknee_hf loaded; nothing tells where the rows of this stream come from."

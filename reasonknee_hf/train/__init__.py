@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.chats import conversation as conversation
     from reasonknee_hf.train.collator import Batch as Batch
     from reasonknee_hf.train.collator import Collator as Collator
+    from reasonknee_hf.train.evaluation import EvaluatedRows as EvaluatedRows
+    from reasonknee_hf.train.evaluation import RowEvaluation as RowEvaluation
+    from reasonknee_hf.train.preferences import preference_stream as preference_stream
     from reasonknee_hf.train.recipes import RECIPES as RECIPES
     from reasonknee_hf.train.recipes import Recipe as Recipe
     from reasonknee_hf.train.recipes import get_recipe as get_recipe
@@ -37,34 +40,27 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.rewards import prompt_stream as prompt_stream
     from reasonknee_hf.train.rewards import repetition_reward as repetition_reward
     from reasonknee_hf.train.sizing import loader_sizes as loader_sizes
+    from reasonknee_hf.train.trainer_stream import evaluation_stream as evaluation_stream
     from reasonknee_hf.train.trainer_stream import training_stream as training_stream
     from reasonknee_hf.train.view import View as View
 
-# Public name -> module that defines it. Resolved at first use.
-_PUBLIC = {
-    "Augment": "augment",
-    "Batch": "collator",
-    "Collator": "collator",
-    "RECIPES": "recipes",
-    "Recipe": "recipes",
-    "ResumeCallback": "callbacks",
-    "View": "view",
-    "ViewIou": "rewards",
-    "RareGradeReward": "rewards",
-    "check_arguments": "arguments",
-    "conversation": "chats",
-    "format_reward": "rewards",
-    "get_recipe": "recipes",
-    "grade_reward": "rewards",
-    "iou_reward": "rewards",
-    "loader_sizes": "sizing",
-    "ordinal_reward": "rewards",
-    "plan_view": "recipes",
-    "prompt_stream": "rewards",
-    "repetition_reward": "rewards",
-    "training_arguments": "arguments",
-    "training_stream": "trainer_stream",
+# Public names by the module that defines them. Resolved at first use.
+_NAMES = {
+    "arguments": "check_arguments training_arguments",
+    "augment": "Augment",
+    "callbacks": "ResumeCallback",
+    "chats": "conversation",
+    "collator": "Batch Collator",
+    "evaluation": "EvaluatedRows RowEvaluation",
+    "preferences": "preference_stream",
+    "recipes": "RECIPES Recipe get_recipe plan_view",
+    "rewards": "RareGradeReward ViewIou format_reward grade_reward iou_reward ordinal_reward prompt_stream"
+    " repetition_reward",
+    "sizing": "loader_sizes",
+    "trainer_stream": "evaluation_stream training_stream",
+    "view": "View",
 }
+_PUBLIC = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_PUBLIC, "target_text"])
 

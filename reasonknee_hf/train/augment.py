@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Augment:
         if library == "monai":
             _check_keys(transform)
 
-    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """The changed row; `id` and the other names stay those of the row it was made of."""
         image, mask, box = row_volume(row), row.get("mask"), row.get("bbox")
         image.check_box_grid()
@@ -82,7 +83,8 @@ class Augment:
             where = moved.astype(np.int64)
             try:
                 new = None if ends is None else _box_inside(where)
-                changed = dict(row) | {"bbox": new} | _texts(row, ends, new, mirrored=_is_mirrored(where))
+                changed = copy(row)  # knows the epoch
+                changed |= {"bbox": new} | _texts(row, ends, new, mirrored=_is_mirrored(where))
                 break
             except RecordError as error:
                 if not left:

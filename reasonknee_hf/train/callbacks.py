@@ -10,7 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from reasonknee_hf.errors import StateError
-from reasonknee_hf.train.trainer_stream import TrainingStream
+from reasonknee_hf.train.trainer_stream import TrainingStream, check_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,16 @@ class ResumeCallback(TrainerCallback):
         steps = max(-(-len(train_dataloader) // accumulated), 1)
         epoch, step = divmod(state.global_step, steps)
         self.stream.pass_over(epoch=epoch, batches=step * accumulated, batch_size=args.train_batch_size)
+
+    def on_prediction_step(
+        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any
+    ) -> None:
+        """Refuses to evaluate a stream that ranks do not divide evenly.
+
+        Raises:
+            OptionError: There are several ranks, and it was not made by `evaluation_stream`.
+        """
+        check_ranks(getattr(eval_dataloader, "dataset", None), evaluates=True)
 
     def _setup(self, args: Any) -> dict[str, Any]:
         return {

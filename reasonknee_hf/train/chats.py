@@ -213,8 +213,7 @@ def row_volume(row: Mapping[str, Any]) -> KneeVolume:
     volume = row["image"]
     if volume is None:
         raise RecordError(
-            f"{name_of(row)}: its volume is null. Load with on_error='skip' to leave such rows out, or"
-            " give the"
+            f"{name_of(row)}: its volume is null. Load with on_error='skip' to leave such rows out, or give the"
             " folder of your volumes as images="
         )
     if not isinstance(volume, KneeVolume):

@@ -22,7 +22,7 @@ from reasonknee_hf.train.chats import (
     row_volume,
 )
 from reasonknee_hf.train.lessons import name_of
-from reasonknee_hf.train.trainer_stream import passed_over
+from reasonknee_hf.train.trainer_stream import PaddingRow, check_ranks, passed_over
 from reasonknee_hf.train.view import View
 from reasonknee_hf.volumes.volume_cache import volume_cache
 
@@ -43,6 +43,7 @@ class Reference:
         grades: Its true grades by short attribute name.
         answer: The text the model is trained to say; `None` without a target.
         view: The layout of what the model sees, with the way back from its coordinates to voxels.
+        is_padding: Whether the row only fills the batch of a rank, and counts in no metric; it has no labels.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Reference:
     grades: dict[str, int]
     answer: str | None
     view: View
+    is_padding: bool = False
 
 
 class Batch(dict[str, Any]):
@@ -136,9 +138,10 @@ class Collator:
             VolumeMissingError: A row's volume is not there.
             OptionError: Rows come without their columns, or batches are dispatched from rank 0.
         """
-        _refuse_dispatch()
+        _refuse_loader()
         if passed_over(rows):
             return Batch()
+        padding = [isinstance(row, PaddingRow) for row in rows]
         if self.cache_bytes is not None and volume_cache().max_bytes != self.cache_bytes:
             volume_cache().resize(self.cache_bytes)
         if self.augment is not None:
@@ -152,11 +155,16 @@ class Collator:
         if self.style.target is not None:
             tensors = self._with_answers(tensors, list(answers))
         self._check_length(tensors, rows)
-        references = [_reference(row, self.style, view) for row, view in zip(rows, views, strict=True)]
+        if "labels" in tensors:
+            tensors["labels"][padding] = IGNORED
+        references = [
+            _reference(row, self.style, view, is_padding)
+            for row, view, is_padding in zip(rows, views, padding, strict=True)
+        ]
         return Batch(tensors, references)
 
     def __getstate__(self) -> dict[str, Any]:
-        _refuse_dispatch()  # a spawned worker knows nothing of the launcher; here its loader is known
+        _refuse_loader()  # a spawned worker knows nothing of the launcher; here its loader is known
         return self.__dict__
 
     # --- text -----------------------------------------------------------------------------------------------
@@ -175,12 +183,9 @@ class Collator:
         answer = chat[-1]["content"][0]["text"]
         if not whole.startswith(prompt) or answer not in whole[len(prompt) :]:
             raise OptionError(
-                f"{name_of(row)}: the chat template of {type(self.processor).__name__} does not write the"
-                " answer as"
-                " it is after its generation prompt, so it cannot be told which tokens to train on. Some"
-                " templates"
-                " of reasoning models cut <think> out: take another target, or give the processor a"
-                " plain template"
+                f"{name_of(row)}: the chat template of {type(self.processor).__name__} does not write the answer as"
+                " it is after its generation prompt, so it cannot be told which tokens to train on. Some templates"
+                " of reasoning models cut <think> out: take another target, or give the processor a plain template"
             )
         return prompt, whole[len(prompt) :]
 
@@ -255,13 +260,12 @@ class Collator:
         for row, length in zip(rows, lengths, strict=True):
             if self.max_length is not None and length > self.max_length:
                 raise RecordError(
-                    f"{name_of(row)}: its chat has {length} tokens, more than"
-                    f" max_length={self.max_length}. Take a"
+                    f"{name_of(row)}: its chat has {length} tokens, more than max_length={self.max_length}. Take a"
                     " smaller view (size= of a recipe, 'region', 'eight'), or a larger max_length"
                 )
 
 
-def _reference(row: Mapping[str, Any], style: Style, view: View) -> Reference:
+def _reference(row: Mapping[str, Any], style: Style, view: View, is_padding: bool) -> Reference:
     return Reference(
         id=str(row.get("id", "")),
         question_id=row.get("question_id"),
@@ -269,6 +273,7 @@ def _reference(row: Mapping[str, Any], style: Style, view: View) -> Reference:
         grades={item["attribute"]: int(item["grade"]) for item in row.get("grades") or ()},
         answer=answer_text(row, style, view),
         view=view,
+        is_padding=is_padding,
     )
 
 
@@ -300,12 +305,9 @@ def _check_processor(processor: Any, style: Style) -> None:
         )
     if kind == "video" and getattr(processor, "video_processor", None) is None:
         raise OptionError(
-            f"{name} has no video processor, and the view {style.recipe.name!r} is a video. Show the"
-            " slices as"
-            f" images: view=get_recipe({style.recipe.name!r}, kind='images'), or take 'o1' or 'planes'."
-            " (Where the"
-            " model does know videos, its video processor needs torchvision: pip install"
-            " 'reasonknee_hf[train]')"
+            f"{name} has no video processor, and the view {style.recipe.name!r} is a video. Show the slices as"
+            f" images: view=get_recipe({style.recipe.name!r}, kind='images'), or take 'o1' or 'planes'. (Where the"
+            " model does know videos, its video processor needs torchvision: pip install 'reasonknee_hf[train]')"
         )
     if kind != "video" and getattr(processor, "image_processor", None) is None:
         raise OptionError(f"{name} has no image processor, and the view {style.recipe.name!r} is images")
@@ -315,20 +317,21 @@ def _check_processor(processor: Any, style: Style) -> None:
         )
 
 
-def _refuse_dispatch() -> None:
-    """Refuses to feed a loader of `accelerate` that cuts batches made on rank 0 into pieces for all ranks.
+def _refuse_loader() -> None:
+    """Refuses to feed a loader of `accelerate` whose ranks get unequal parts, or pieces of batches made on rank 0.
 
-    It would cut tensors of pixels, which have a row for each patch, by the number of rows.
+    That would cut tensors of pixels, which have a row for each patch, by the number of rows.
     """
     if "accelerate.state" not in sys.modules:
         return
     from accelerate.state import GradientState, PartialState
 
     loader = GradientState().active_dataloader
+    if loader is not None:
+        check_ranks(loader.dataset, evaluates=False)
     if type(loader).__name__ == "DataLoaderDispatcher" and PartialState().num_processes > 1:
         raise OptionError(
-            "dispatch_batches is on (the default for streams): batches made on rank 0 would be cut into"
-            " pieces for"
+            "dispatch_batches is on (the default for streams): batches made on rank 0 would be cut into pieces for"
             " the other ranks. Set dispatch_batches=False, as training_arguments() does, or"
             " Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))"
         )

@@ -129,9 +129,8 @@ def visible(box: Sequence[int], runs: Sequence[Run | FrameRun], *, clip: bool) -
         if not clip or high < first or low > last:
             what = "none" if high < first or low > last else "only a part"
             raise RecordError(
-                f"the view shows {what} of the box {list(box)}: {first}..{last} on axis {axis}. Take a"
-                " view that shows it,"
-                " such as 'upstream', give the answer in coordinates='voxels', or pass clip=True for the"
+                f"the view shows {what} of the box {list(box)}: {first}..{last} on axis {axis}. Take a view that"
+                " shows it, such as 'upstream', give the answer in coordinates='voxels', or pass clip=True for the"
                 " visible part"
             )
         ends[2 * axis : 2 * axis + 2] = [max(low, first), min(high, last)]

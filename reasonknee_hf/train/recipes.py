@@ -153,9 +153,8 @@ def plan_view(
         region = _named(name, lambda box: boxes.check_box(box, shape), region)
     elif recipe.needs_region:
         raise RecordError(
-            f"{name}: the view {recipe.name!r} is made around a region and the row has none (bbox is"
-            " null). Take the view"
-            " 'upstream', 'o1' or 'planes', or drop such rows"
+            f"{name}: the view {recipe.name!r} is made around a region and the row has none (bbox is null). Take the"
+            " view 'upstream', 'o1' or 'planes', or drop such rows"
         )
     if recipe.kind == "planes":
         return _planes(recipe, shape, spacing, axcodes, region)

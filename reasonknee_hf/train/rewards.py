@@ -32,7 +32,6 @@ from reasonknee_hf.train.chats import (
     Style,
     make_style,
     messages,
-    picture_blocks,
     row_view,
     row_volume,
 )
@@ -52,7 +51,8 @@ REWARD_COLUMNS = ("id", "question_id", "bbox", "grades")
 def prompt_stream(ds: datasets.IterableDataset, **options: Any) -> datasets.IterableDataset:
     """A stream of prompts for trainers that sample answers: `prompt`, what rewards need, and the `view`.
 
-    Trainers of TRL take images in prompts, no videos, so videos become one image a frame.
+    Trainers of TRL take images in prompts, no videos, so videos become one image a frame. Images are drawn when a
+    trainer first uses their pixels: passing over prompts, as it does to resume, decodes no volume.
 
     Args:
         ds: A stream of rows.
@@ -74,8 +74,10 @@ class _Prompt:
         self.style = style
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        from reasonknee_hf.train.late_pictures import late_blocks
+
         view = row_view(row, self.style)
-        chat = messages(row, self.style, view, picture_blocks(view, view.draw(row_volume(row))))
+        chat = messages(row, self.style, view, late_blocks(view, row_volume(row)))
         return {"prompt": [message for message in chat if message["role"] != "assistant"], "view": view}
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import datasets
 
-from reasonknee_hf.dataset.stream import RowsIterable, RowStream
+from reasonknee_hf.dataset.stream import RowStream, begun_at, loader_worker, rows_behind
 from reasonknee_hf.errors import OptionError, StateError
 
 logger = logging.getLogger(__name__)
+
+_Stream = TypeVar("_Stream", bound=RowStream)
 
 
 class _Passed:
@@ -105,18 +107,19 @@ class TrainingStream(RowStream):
         self._position.batches = batches
         self._position.batch_size = batch_size
 
+    @property
+    def column_names(self) -> list[str] | None:
+        """As in `datasets`; behind a transform that has hidden them, those of the first row."""
+        names: list[str] | None = super().column_names
+        return names if names is not None else list(next(iter(self.take(1)), ()))
+
     def describe_order(self) -> str:
-        """What tells this order of rows from others, as far as it is known: a stream of ours, or a transform of one."""
-        source = self._ex_iterable
-        while not isinstance(source, RowsIterable) and hasattr(source, "ex_iterable"):
-            source = source.ex_iterable
-        if not isinstance(source, RowsIterable):
-            return f"{self._rows} rows"
-        told = {name: value for name, value in asdict(source.rows.options).items() if value is not None}
-        return f"{self._rows} rows of {source.rows.split}, {told}"
+        """What tells this order of rows from others, as far as it is known."""
+        told = [f"{rows.split}, {_told(rows.options)}" for rows in rows_behind(self)]
+        return f"{self._rows} rows of {'; '.join(told)}" if told else f"{self._rows} rows"
 
     def __iter__(self) -> Iterator[Any]:
-        worker, workers = _worker()
+        worker, workers = _worker_and_all()
         rows = self._equal_rows(worker, workers) if self._exactly else super().__iter__()
         passed = self._position.rows(self.epoch, worker, workers)
         for number, row in enumerate(rows):
@@ -165,7 +168,11 @@ class TrainingStream(RowStream):
                 )
         left_out = 0 if repeated else sum(1 for _ in rows)
         if left_out or repeated:
-            logger.info("equal steps: this part leaves %d rows out and repeats %d", left_out, repeated)
+            logger.warning(
+                "equal steps: of its rows this part leaves %d out of the epoch, and repeats %d",
+                left_out,
+                repeated,
+            )
 
     def _again(self) -> Iterator[Iterator[Any]]:
         """The rows from the first on, whatever state was loaded, over and over."""
@@ -189,37 +196,141 @@ def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> Tr
     Raises:
         OptionError: Not a stream, or an empty one.
     """
+    return _as_stream(ds, _count(ds, "training_stream", rows), _Position())
+
+
+def _count(ds: datasets.IterableDataset, taker: str, rows: int | None = None) -> int:
     if not isinstance(ds, datasets.IterableDataset):
         raise OptionError(
-            f"training_stream() takes a stream, not a {type(ds).__name__}: load with streaming=True."
-            " (Map-style sets"
-            " need no help: they have a length, and trainers skip in them by index)"
+            f"{taker}() takes a stream, not a {type(ds).__name__}: load with streaming=True. (Map-style sets need no"
+            " help: they have a length, and trainers divide them and skip in them by index)"
         )
     if rows is None:
         rows = (ds.num_rows if isinstance(ds, RowStream) else None) or sum(1 for _ in ds)
     if rows < 1:
-        raise OptionError("the stream has no rows to train on; which split and filters made it?")
-    stream = _as_stream(ds, rows, _Position())
-    # How many rows equal steps leave depends on which scans the shuffle of the epoch puts together.
-    options = ds._ex_iterable.rows.options if isinstance(ds._ex_iterable, RowsIterable) else None
-    stream._exactly = options is not None and options.shuffle is not None and options.equal_steps is not None
-    return stream
+        raise OptionError("the stream has no rows; which split and filters made it?")
+    return rows
 
 
 def _as_stream(ds: datasets.IterableDataset, rows: int, position: _Position) -> TrainingStream:
-    stream: TrainingStream = copy.copy(ds)
-    stream.__class__ = TrainingStream
+    stream = _twin(ds, TrainingStream)
     stream._rows = rows
     stream._position = position
     return stream
 
 
-def _worker() -> tuple[int, int]:
-    """Number of this loader worker, and how many there are."""
-    from torch.utils.data import get_worker_info
+def _twin(ds: datasets.IterableDataset, kind: type[_Stream]) -> _Stream:
+    """The same rows in an object of its own; those that `copy` makes of a stream of `datasets` share all attributes."""
+    stream = kind.__new__(kind)
+    stream.__dict__ = vars(ds) | {"_state_dict": dict(ds._state_dict)}
+    return stream
 
-    info = get_worker_info()
+
+def _worker_and_all() -> tuple[int, int]:
+    """Number of this loader worker, and how many there are."""
+    info = loader_worker()
     return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def _told(options: Any) -> dict[str, Any]:
+    return {name: value for name, value in asdict(options).items() if value is not None}
+
+
+class PaddingRow(dict[str, Any]):
+    """A row that fills the last batch of a rank, and counts in no metric."""
+
+
+class EvaluationStream(RowStream):
+    """Every row once over all ranks and loader workers, made by [`evaluation_stream`].
+
+    Each of them reads a stretch of rows, so a scan is decoded twice at most where stretches meet. Stretches are filled
+    with marked rows to the same length, and so make equal numbers of batches. Marked rows have no labels, and
+    [`~reasonknee_hf.train.evaluation.RowEvaluation`] leaves them out of metrics.
+    """
+
+    _rows: int
+    _rank: tuple[int, int] = (0, 1)
+
+    # `accelerate` cuts what is gathered last to the rest of this by the batch of one rank, and would lose rows.
+    total_dataset_length = 0
+
+    @property
+    def num_shards(self) -> int:
+        """In how many parts it can be read: every row can be one."""
+        return self._rows
+
+    def __len__(self) -> int:
+        return -(-self._rows // self._rank[1])
+
+    def shard(self, num_shards: int, index: int, contiguous: bool = True) -> EvaluationStream:
+        """The part of rank `index` of `num_shards`."""
+        part = _twin(self, EvaluationStream)
+        part._rank = (index, num_shards)
+        return part
+
+    def __iter__(self) -> Iterator[Any]:
+        (rank, ranks), (worker, workers) = self._rank, _worker_and_all()
+        left = length = -(-self._rows // (ranks * workers))
+        row = None
+        for row in self._from((rank * workers + worker) * length, length):
+            left -= 1
+            yield row
+        if left:
+            padding = PaddingRow(next(self._from(0, 1)) if row is None else row)
+            yield from itertools.repeat(padding, left)
+
+    def _from(self, first: int, count: int) -> Iterator[Any]:
+        if first >= self._rows:
+            return
+        part = _twin(self, EvaluationStream)
+        if self.num_rows is not None:  # the row index knows the place
+            part._ex_iterable, first = begun_at(self._ex_iterable, first), 0
+        yield from itertools.islice(super(EvaluationStream, part).__iter__(), first, first + count)
+
+    def _source(self) -> tuple[Any, Any]:
+        return self._ex_iterable, None  # divided by rows, in the same order whatever the epoch is
+
+
+def evaluation_stream(ds: datasets.IterableDataset) -> EvaluationStream:
+    """Makes a stream ready for evaluation on any number of ranks: see [`EvaluationStream`].
+
+    Args:
+        ds: The stream, with all transforms applied. What they do is done by each rank to all rows before its own, so
+            leave the work to the collator. Where the row index does not tell how many rows there are, they are counted
+            in one pass, which with `on_error="skip"` reads every volume.
+
+    Raises:
+        OptionError: Not a stream, or an empty one.
+    """
+    rows = _count(ds, "evaluation_stream")
+    if ds._distributed is not None or getattr(ds, "_exactly", False):
+        raise OptionError(
+            "this is one rank's part of a stream: evaluation_stream() divides the whole one by itself."
+        )
+    stream = _twin(ds, EvaluationStream)
+    stream._rows = rows
+    return stream
+
+
+def check_ranks(dataset: Any, *, evaluates: bool) -> None:
+    """Refuses a stream of which several ranks would get unequal numbers of batches or, evaluating, not every row.
+
+    Raises:
+        OptionError: It is such a stream; the message says what to make of it.
+    """
+    torch = sys.modules.get("torch.distributed")  # not imported without need
+    ranks = torch.get_world_size() if torch is not None and torch.is_initialized() else 1
+    dataset = getattr(dataset, "dataset", dataset)  # as `accelerate` wraps one of few shards
+    if ranks == 1 or not isinstance(dataset, RowStream) or isinstance(dataset, EvaluationStream):
+        return
+    equal = isinstance(dataset, TrainingStream) or any(
+        rows.options.equal_steps is not None for rows in rows_behind(dataset)
+    )
+    if evaluates or not equal:
+        raise OptionError(
+            f"{ranks} ranks that read a {type(dataset).__name__} would wait for batches that never come, or leave rows"
+            " out and repeat others. Evaluate evaluation_stream(rows), and train on training_stream(rows)."
+        )
 
 
 def passed_over(rows: Sequence[Mapping[str, Any] | _Passed]) -> bool:
@@ -231,10 +342,8 @@ def passed_over(rows: Sequence[Mapping[str, Any] | _Passed]) -> bool:
     passed = sum(isinstance(row, _Passed) for row in rows)
     if 0 < passed < len(rows):
         raise StateError(
-            f"{passed} of {len(rows)} rows of a batch were passed over while resuming: the batch size or"
-            " the number of"
-            " workers differs from what ResumeCallback was told. Resume with the settings of the"
-            " checkpoint, or"
+            f"{passed} of {len(rows)} rows of a batch were passed over while resuming: the batch size or the number"
+            " of workers differs from what ResumeCallback was told. Resume with the settings of the checkpoint, or"
             " leave the callback out"
         )
     return passed > 0

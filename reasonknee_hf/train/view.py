@@ -206,8 +206,7 @@ class View:
         else:
             hint = "pixels of another grid: declare its sizes as scale=(frames, width, height)"
         raise RecordError(
-            f"the answered box {list(box)} cannot be {scale} of a view with {self.grid[0]} frames of"
-            f" {self.grid[1]} x"
+            f"the answered box {list(box)} cannot be {scale} of a view with {self.grid[0]} frames of {self.grid[1]} x"
             f" {self.grid[2]} pixels; it looks like {hint}"
         )
 

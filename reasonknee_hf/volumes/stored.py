@@ -82,6 +82,13 @@ class ReadsAsStored:
             return array.astype(dtype)
         return array.copy(order="K") if copy else array
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """A copy of the voxels for `torch.as_tensor`, `torch.from_dlpack` and the like."""
+        return np.array(self, order="C").__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # memory of the machine
+
     def __getitem__(self, key: str) -> Any:
         return self.storage[key]
 

@@ -21,11 +21,19 @@ from transformers import Trainer
 
 from reasonknee_hf.dataset.loading import load_dataset
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.train import Collator, get_recipe, training_arguments, training_stream
+from reasonknee_hf.train import (
+    Collator,
+    ResumeCallback,
+    RowEvaluation,
+    evaluation_stream,
+    get_recipe,
+    training_arguments,
+    training_stream,
+)
 from reasonknee_hf.volumes.volume_cache import volume_cache
 from train.conftest import PROMPTS
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", 0))
 
 
 class Said(logging.Handler):
@@ -96,6 +104,9 @@ def main(source: str, out: str) -> None:
     Watched(tiny_model(collator.processor), arguments, train_dataset=stream(), data_collator=collator).train()
 
     _forget()
+    found["evaluated"] = evaluated(source, out)
+
+    _forget()
     accelerator = Accelerator(cpu=True)
     loader = accelerator.prepare(DataLoader(stream(), batch_size=2, collate_fn=collator))
     Path(f"{out}.json").write_text(json.dumps(found))
@@ -109,6 +120,71 @@ def main(source: str, out: str) -> None:
     with contextlib.suppress(Exception):
         next(iter(loader))
     os._exit(0)
+
+
+class RowTrainer(RowEvaluation, Trainer):
+    """Its metrics know the rows."""
+
+
+def evaluated(source: str, out: str) -> dict:
+    """What evaluation of rows that two ranks do not divide evenly finds, and how it refuses other streams."""
+    collator = Collator(tiny_processor(), view=get_recipe("eight", size=28), prompts=PROMPTS)
+    arguments = training_arguments(
+        f"{out}-evaluated",
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=4,
+        max_steps=1,
+        save_strategy="no",
+        eval_strategy="steps",
+        eval_steps=1,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+
+    def load():
+        return load_dataset("full", split="train", streaming=True, source=source).take(21)
+
+    def trainer(cls, eval_dataset, **options):
+        return cls(
+            tiny_model(collator.processor),
+            arguments,
+            train_dataset=training_stream(load(), rows=21),
+            eval_dataset=eval_dataset,
+            data_collator=collator,
+            **options,
+        )
+
+    def metrics(rows):
+        right = (rows.predictions[:, :-1] == rows.label_ids[:, 1:]) & (rows.label_ids[:, 1:] != -100)
+        return {"ids": rows.ids, "right": int(right.sum())}
+
+    found = {"row": trainer(RowTrainer, evaluation_stream(load()), compute_metrics=metrics).evaluate()}
+    labels = []
+
+    def count(prediction):
+        labels.append(prediction.label_ids)
+        return {"rows": len(prediction.label_ids), "empty": int((labels[0] == -100).all(1).sum())}
+
+    found["plain"] = trainer(Trainer, evaluation_stream(load()), compute_metrics=count).evaluate()
+    for name, cls, dataset, callbacks in (
+        ("loaded", Trainer, load(), []),
+        ("training", RowTrainer, training_stream(load(), rows=21), []),
+        ("watched", Trainer, training_stream(load(), rows=21), None),
+    ):
+        made = trainer(cls, dataset, callbacks=callbacks)
+        if callbacks is None:
+            made.add_callback(ResumeCallback(made.train_dataset))
+        try:
+            made.evaluate()
+        except OptionError as error:
+            found[name] = str(error)
+        _forget_loaders()
+    return found
+
+
+def _forget_loaders() -> None:
+    GradientState().dataloader_references = [None]
 
 
 def _forget() -> None:

@@ -64,6 +64,15 @@ def test_workers_decode_no_volume_twice(make_stream, rows, collator, clean_cache
     assert clean_cache.decodes - before == len(scans)
 
 
+@pytest.mark.parametrize("make", [torch.as_tensor, torch.asarray, torch.tensor, torch.from_dlpack])
+def test_a_volume_becomes_a_tensor(rows, make) -> None:
+    volume = rows[0]["image"]
+    tensor = make(volume)
+    assert (tensor.numpy() == volume.array()).all()
+    tensor.zero_()  # a copy
+    assert volume.array().any()
+
+
 def test_what_travels_to_workers_is_small(make_stream, collator) -> None:
     stream = training_stream(make_stream(), rows=186)
     assert len(pickle.dumps(stream)) < 1 << 20
@@ -90,6 +99,13 @@ def test_a_stream_knows_its_length_and_keeps_its_columns(make_stream, rows) -> N
     assert len(stream) == len(rows)
     assert stream.features == ds.features
     assert stream.column_names == list(next(iter(stream)))
+    kept = stream.filter(lambda row: row["question_id"] == 1)
+    assert kept.features == ds.features
+    assert training_stream(kept).column_names == stream.column_names
+    mapped = training_stream(
+        stream.map(lambda row: {"id": row["id"]}, remove_columns=["cot"]), rows=len(rows)
+    )
+    assert mapped.column_names == [name for name in stream.column_names if name != "cot"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
