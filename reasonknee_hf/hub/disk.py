@@ -112,6 +112,7 @@ def our_folders() -> dict[str, Path]:
         "listings": our_folder("hub", "listings"),
         "pieces": our_folder("hub", "pieces"),
         "sample": our_folder("sample"),
+        "published": our_folder("published"),
     }
 
 

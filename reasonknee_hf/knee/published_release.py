@@ -23,10 +23,10 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from huggingface_hub import cached_assets_path
 
 from reasonknee_hf.dataset.contract import MANIFEST, Description
 from reasonknee_hf.errors import ReleaseError
+from reasonknee_hf.hub.disk import our_folder
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.fs.stretch import stretch_url
 from reasonknee_hf.hub.tree import Tree
@@ -62,10 +62,12 @@ class PublishedRelease(Release):
         dataset: Description,
         fs: ReasonKneeFileSystem,
         urls: Mapping[str, Sequence[str | None]],
-        lacking: Collection[str] = (),
+        lacking: Collection[str],
+        identity: str,
         **options: Any,
     ) -> None:
         self._urls = dict(urls)
+        self.identity = identity
         self._lacking = frozenset(lacking)
         super().__init__(dataset, fs, **options)
 
@@ -119,8 +121,9 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
             f"{tree.name}: the card names no table that a manifest tells. Push or convert it again."
         )
     key = sha256(repr((_FORMAT, tree.identity, sorted(texts.items()), card)).encode()).hexdigest()[:24]
-    folder = Path(cached_assets_path("reasonknee_hf", namespace="published", subfolder=key))
-    if not (folder / "places.json").is_file():
+    folder = our_folder("published", key)
+    kept = _kept(folder)
+    if kept is None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as temporary:
             _write(tree, current, Path(temporary))
@@ -128,7 +131,9 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
                 shutil.rmtree(folder, ignore_errors=True)
                 os.rename(temporary, folder)
                 os.mkdir(temporary)
-    kept = json.loads((folder / "places.json").read_text("utf-8"))
+        kept = _kept(folder)
+        if kept is None:
+            raise ReleaseError(f"the tables of {tree.name} could not be kept in {folder}. Try again.")
     urls = {
         scan: [None if one is None else _url(tree, *one) for one in both]
         for scan, both in kept["places"].items()
@@ -143,7 +148,21 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
     fs = ReasonKneeFileSystem(source=str(folder), skip_instance_cache=True)
     assert isinstance(fs.tree, FsspecTree)
     fs.tree.name = tree.name  # what messages speak of is what was asked for, not where its tables are kept
-    return PublishedRelease(dataset, fs, urls, kept["lacking"], **options)
+    identity = f"{tree.identity}#{key}"  # the same on every machine, wherever its tables are kept there
+    return PublishedRelease(dataset, fs, urls, kept["lacking"], identity, **options)
+
+
+def _kept(folder: Path) -> dict[str, Any] | None:
+    """What was written of a version; `None` if it is not there, or not all of it any more."""
+    try:
+        kept: dict[str, Any] = json.loads((folder / "places.json").read_text("utf-8"))
+        return (
+            kept
+            if all((folder / path).stat().st_size == size for path, size in kept["files"].items())
+            else None
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _url(tree: Tree, path: str, start: int | None, size: int | None, name: str) -> str:
@@ -197,7 +216,9 @@ def _write(tree: Tree, manifests: Sequence[Mapping[str, Any]], out: Path) -> Non
     if labels:
         (out / layout.LABELS_FILE).parent.mkdir(parents=True, exist_ok=True)
         (out / layout.LABELS_FILE).write_text(json.dumps(labels), "utf-8")
-    kept = {"places": places, "lacking": lacking, "left": left, "experts": sorted(experts)}
+    kept: dict[str, Any] = {"places": places, "lacking": lacking, "left": left, "experts": sorted(experts)}
+    files = (path for path in out.rglob("*") if path.is_file())
+    kept["files"] = {path.relative_to(out).as_posix(): path.stat().st_size for path in files}
     (out / "places.json").write_text(json.dumps(kept), "utf-8")
 
 

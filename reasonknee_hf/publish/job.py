@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -201,6 +202,11 @@ class Job:
 def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tuple[Job, Release]:
     """The job that some options describe, and its release, opened with a token."""
     endpoint, listed = given.endpoint, given.high_fidelity
+    if not all(isinstance(one, str) for one in (endpoint or ())) or isinstance(endpoint, Mapping):
+        raise OptionError(
+            "endpoint= is to be a URL or several here, which all workers can be told; give the token by an option of"
+            " its own: token= of convert, source_token= of push."
+        )
     spec = ReleaseSpec(
         given.source,
         given.revision,

@@ -108,9 +108,10 @@ def cache(capsys, *arguments: str) -> str:
 def test_the_cache_has_a_door(run, origin, capsys, tmp_path) -> None:
     list(rows(origin, "validation", on_error="null").take(100))
     run("download", "--split", "test", "--masks")
-    reasonknee_hf.load_dataset("scans", split="test", streaming=True, source="sample")
+    reasonknee_hf.convert(tmp_path / "out", "bench", source="sample", volumes="none")
+    reasonknee_hf.open_release(str(tmp_path / "out"))
     listed = dict(line.split(maxsplit=1) for line in cache(capsys, "ls").splitlines())
-    assert set(listed) == {"index", "faults", "directories", "listings", "pieces", "sample"}
+    assert set(listed) == {"index", "faults", "directories", "listings", "pieces", "sample", "published"}
     assert not any(line.startswith("0 files") for line in listed.values()), listed
     everything = int(cache(capsys, "size"))
     assert everything == sum(size for f in disk.our_folders().values() for _, size, _ in disk.entries(f))

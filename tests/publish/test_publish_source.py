@@ -6,11 +6,13 @@ import json
 import pickle
 
 import pytest
+from huggingface_hub import constants
 from publishing import REPO, push_bench, rows_of
 from support import files_below
 
 from reasonknee_hf.dataset.loading import load_dataset
 from reasonknee_hf.errors import OptionError
+from reasonknee_hf.hub.disk import our_folder
 from reasonknee_hf.hub.fs.stretch import stretch_url
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
@@ -168,3 +170,35 @@ def test_messages_name_what_was_asked_for(origin, sample_dir):
     push_bench(origin, sample_dir, config="full", splits="test", volumes="none")
     release = pickle.loads(pickle.dumps(open_release(REPO, endpoint=origin.url)))
     assert release.tree.name.startswith(f"{REPO} at ")
+
+
+def test_a_stream_goes_on_where_other_tables_are_kept(origin, sample_dir, tmp_path, monkeypatch):
+    push_bench(origin, sample_dir, config="full", splits="test", volumes="none")
+    ids, state = [], None
+    for home in "ab":  # two machines
+        monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / home))
+        rows = load_dataset("full", split="test", streaming=True, source=REPO, endpoint=origin.url)
+        if state is not None:
+            rows.load_state_dict(state)
+        for row in rows:
+            ids.append(row["id"])
+            if state is None and len(ids) == 70:
+                break
+        state = rows.state_dict()
+    assert ids == [row["id"] for row in rows_of(sample_dir, "full", "test")]
+
+
+def test_a_token_inside_an_endpoint_is_not_for_workers(sample_dir, tmp_path):
+    for endpoint in ({"url": "http://h", "token": "hidden"}, [{"url": "http://h", "token": "hidden"}]):
+        with pytest.raises(OptionError, match=r"endpoint= is to be a URL .* token= of convert") as caught:
+            convert(tmp_path / "out", source="me/x", endpoint=endpoint)
+        assert "hidden" not in str(caught.value)
+
+
+def test_tables_that_were_pruned_are_written_again(full_folder):
+    before = all_rows(str(full_folder), "full", "test", masks=False)
+    lost = our_folder("published").rglob("test.json")
+    assert [path.unlink() for path in lost]
+    assert [row["id"] for row in all_rows(str(full_folder), "full", "test", masks=False)] == [
+        row["id"] for row in before
+    ]
