@@ -95,7 +95,8 @@ def row(record: Any, scan: Any, image: str | None, mask: str | None) -> Any:
 
 
 LESSONS = Lessons(
-    settings=("plain",), targets=("size",), box_targets=(), read=lambda text, question: Reading(),
+    settings=("plain",), targets=("size",), box_targets=(),
+    read=lambda text, question: Reading(grades={"size": int(text)}, box=tuple(BOX)),
     user_text=lambda row, *args, **options: row["prompt"], target_text=lambda row, *args, **options: row["answer"],
     region_of=lambda row, *args: row["bbox"], nearness=lambda question, name, said, grade: float(said == grade),
 )  # fmt: skip
@@ -183,6 +184,17 @@ def test_is_asked_in_its_own_words(spleens):
     row = next(iter(load_dataset("spleens", split="train", streaming=True, start=4, **spleens)))
     (_, asked), (said,) = (message["content"] for message in conversation(row, **STYLE))
     assert (asked["text"], said["text"]) == ("How large is spleen 1?", "1")
+
+
+def test_rewards_read_answers_as_it_does(spleens):
+    from reasonknee_hf.train.rewards import grade_reward, iou_reward, ordinal_reward, prompt_stream
+
+    rows = load_dataset("spleens", split="train", streaming=True, **spleens)
+    prompt = next(iter(prompt_stream(rows, **STYLE)))
+    assert (prompt["id"], prompt["dataset"]) == ("s0-0", "spleens")
+    asked = {"question_id": [1, 1], "grades": [[{"attribute": "size", "grade": 4}]] * 2, "bbox": [BOX] * 2}
+    for reward, earned in ((grade_reward, [1, 0]), (ordinal_reward, [1, 0]), (iou_reward, [1, 1])):
+        assert reward(["4", "9"], **asked, dataset=[prompt["dataset"]] * 2) == earned
 
 
 def test_feeds_the_collator(spleens, monkeypatch):
