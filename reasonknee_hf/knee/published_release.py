@@ -147,7 +147,7 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
 
 
 def _url(tree: Tree, path: str, start: int | None, size: int | None, name: str) -> str:
-    if "://" in path:
+    if "://" in path or os.path.isabs(path):
         return path
     return tree.url(path) if start is None or size is None else stretch_url(tree.url(path), start, size, name)
 
