@@ -150,6 +150,8 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
                 "balance= repeats rows inside the windows of the shuffle: it needs shuffle= with a seed, and a config"
                 f" with grades to train on ({' or '.join(trained)})."
             )
+        if "balance" in options and self.dataset.weights is None:
+            raise OptionError(f"balance= has no rule for {self.dataset.title}: leave it out.")
         if config.hidden and options.get("equal_steps") == "pad":
             raise OptionError(
                 f"equal_steps='pad' repeats rows, which would count twice: it is not for the config {name}."

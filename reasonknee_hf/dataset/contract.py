@@ -169,7 +169,9 @@ class Description:
         open: Opens a release; takes what `open_release` takes.
         features: The columns of a config, for a release (or `None`) and whether rows have masks.
         row: Makes all columns of the row of a record, and names what does not fit: takes the record, its scan, and
-            the URLs of volume and mask.
+            the URLs of volume and mask. Records are JSON objects that name their volume as `image` and ask their
+            `prompt`. Every row has an `id`, a `scan_id` and an `image`; known are also `mask`, `bbox`, `prompt`,
+            `question_id`, `category`, `structure`, and `grades`, a list of `{"attribute", "grade"}`.
         scan_row: The columns that tell about a scan: all of a row of a config that does not ask.
         unlisted: The scan that a volume's name alone tells, for records of volumes that a split does not list.
         question_of: The number of the question that a prompt asks; `None` for an unknown one.

@@ -201,5 +201,5 @@ class Joiner:
         for column in self._config.hidden:
             del row[column]
         if not self.options.masks:
-            del row["mask"]
+            row.pop("mask", None)
         return row

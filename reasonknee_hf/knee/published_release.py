@@ -166,7 +166,7 @@ def _kept(folder: Path) -> dict[str, Any] | None:
 
 
 def _url(tree: Tree, path: str, start: int | None, size: int | None, name: str) -> str:
-    if "://" in path:
+    if "://" in path or os.path.isabs(path):
         return path
     return tree.url(path) if start is None or size is None else stretch_url(tree.url(path), start, size, name)
 

@@ -19,6 +19,9 @@ class CardWords:
         published: The day of it, as in ISO 8601.
         source: Its Hub id.
         licence, licence_url: Of its annotations.
+        citation: Key of the paper in a bibliography.
+        terms: An item of a list that says under which terms the volumes stand.
+        limits: Sections about the volumes and about what they may be used for.
         tags: For the card's metadata.
         about: One sentence about the dataset.
         scans: What a row of a config without questions is.
@@ -35,6 +38,9 @@ class CardWords:
     source: str
     licence: str
     licence_url: str
+    citation: str
+    terms: str
+    limits: str
     tags: tuple[str, ...]
     about: str
     scans: str
@@ -51,6 +57,11 @@ class CardWords:
     def source_url(self) -> str:
         """Page of the dataset."""
         return f"https://huggingface.co/datasets/{self.source}"
+
+    @property
+    def licence_name(self) -> str:
+        """The licence as people write it: `CC BY 4.0`."""
+        return self.licence.upper().replace("-", " ")
 
     @property
     def must_name(self) -> tuple[str, ...]:

@@ -22,7 +22,9 @@ _MEANINGS = {
     "subregion": "part of the structure",
     "prompt": "the question, as published",
     "bbox": "`[start_slice, end_slice, x_min, x_max, y_min, y_max]` in the slice-first array, ends inclusive",
+    "cot": "as published",
     "answer": "as published",
+    "final_diagnosis": "the published JSON value",
     "preview": "three planes through the middle of the box, the box drawn in",
     "frames": "slices of the box, evenly spaced, cut to its extent",
     "image": "the published `.nii.gz`, bytes unchanged",
@@ -119,6 +121,10 @@ def _columns(config: ConfigFacts, words: CardWords) -> str:
     lines = [f"`{config.name}`:", "", "| column | type | meaning |", "|---|---|---|"]
     meanings = {**_MEANINGS, **words.meanings}
     for name, kind in config.features.items():
+        if name not in meanings:
+            raise PublishError(
+                f"Nothing says what the column {name} holds: the meanings of {words.name} lack it."
+            )
         lines.append(f"| `{name}` | {_type_name(kind)} | {meanings[name]} |")
     return "\n".join(lines)
 
@@ -241,6 +247,12 @@ def attribution(words: CardWords | None = None) -> str:
         licence_url=words.licence_url,
         title=words.title,
         arxiv=words.arxiv,
+        name=words.name,
+        licence=words.licence_name,
+        citation=words.citation,
+        year=words.published[:4],
+        terms=words.terms,
+        limits=words.limits,
     )
     require_attribution(text, words)
     return text
@@ -252,9 +264,10 @@ def require_attribution(card: str, words: CardWords | None = None) -> None:
     Raises:
         PublishError: The message lists what is missing.
     """
-    missing = [name for name in (words or words_of()).must_name if name not in card]
+    words = words or words_of()
+    missing = [name for name in words.must_name if name not in card]
     if missing:
         raise PublishError(
-            f"The card does not name {', '.join(missing)}. CC BY 4.0 asks for it; write the card with "
+            f"The card does not name {', '.join(missing)}. {words.licence_name} asks for it; write the card with "
             "`reasonknee push` or `reasonknee convert`, which add the block, and do not take it out."
         )

@@ -36,7 +36,7 @@ def convert(
     Args:
         out: A folder. Configs that lie there already stay.
         config: `full`, `high_fidelity`, `bench`, `scans` for volumes alone, or `records` for the records as they are
-            published. `full` by default.
+            published. `full` by default. Of another dataset than the first one: `dataset/config`.
         options: [`ConvertOptions`], for calls that share them.
         given: Single options; see [`ConvertOptions`].
 

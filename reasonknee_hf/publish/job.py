@@ -207,19 +207,22 @@ def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tupl
             "endpoint= is to be a URL or several here, which all workers can be told; give the token by an option of"
             " its own: token= of convert, source_token= of push."
         )
+    before, _, wanted = given.config.rpartition("/")
     spec = ReleaseSpec(
         given.source,
         given.revision,
         (endpoint,) if isinstance(endpoint, str) else tuple(endpoint) if endpoint else None,
         given.images,
         listed if listed is None or isinstance(listed, str) else tuple(listed),
+        before or None,
     )
     # What the options alone can be wrong about is said before anything is read.
     selection = Selection(**{one.name: getattr(given, one.name) for one in fields(Selection)})
+    selection.check_questions(described(spec.dataset))
     derived = Derived(given.previews, given.frames, given.crops, given.crop_margin)
     limits = Limits(given.row_group_bytes, given.shard_bytes)
     release = spec.open(token)
-    config = release.dataset.configs.get(given.config)
+    config = release.dataset.configs.get(wanted)
     if (
         config is not None and config.chosen
     ):  # a list may change under the same path; what it says is told instead
@@ -229,8 +232,8 @@ def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tupl
         origin=describe_origin(release, given.source),
         sha=release.sha,
         identity=release.identity,
-        config=given.config,
-        name=given.config if given.name is None else given.name,
+        config=wanted,
+        name=wanted if given.name is None else given.name,
         out=out,
         selection=selection,
         volumes=given.volumes,

@@ -172,7 +172,7 @@ def produce(
         counts: Counter[tuple[int, int]] = Counter()
         scans = {split: [] for split in splits}
         for split, facts in questions.splits.items():
-            if job.config != "records":
+            if {"category", "grades"} <= questions.features.keys():
                 counts += grade_counts(store, facts.files)
             scans[split] = scan_ids(store, facts.files)
         questions.counts = by_category(counts, job.dataset.categories)

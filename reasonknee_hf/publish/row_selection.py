@@ -13,7 +13,7 @@ from typing import Any
 from datasets.fingerprint import Hasher
 
 from reasonknee_hf.dataset import selection as dataset
-from reasonknee_hf.dataset.contract import described
+from reasonknee_hf.dataset.contract import Description
 from reasonknee_hf.errors import OptionError
 
 Row = Mapping[str, Any]
@@ -44,13 +44,6 @@ class Selection(dataset.Selection):
             object.__setattr__(self, "grades", per_attribute)
         elif self.grades is not None:
             object.__setattr__(self, "grades", _grade_numbers(self.grades))
-        asked = described().questions.values()
-        dataset.check_known("question", self.questions, [*described().questions])
-        dataset.check_known("category", self.categories, described().categories)
-        dataset.check_known("structure", self.structures, [*dict.fromkeys(q.structure for q in asked)])
-        if isinstance(self.grades, Mapping):
-            attributes = dict.fromkeys(a.name for q in asked for a in q.attributes)
-            dataset.check_known("attribute", tuple(self.grades), [*attributes])
         if self.limit is not None:
             object.__setattr__(self, "limit", whole_number("limit", self.limit))
             if self.limit < 1:
@@ -59,6 +52,20 @@ class Selection(dataset.Selection):
             raise OptionError(f"where={self.where!r} is no function of a row.")
         # Told once, here: a filter may count in its module, and its name must not change on the way.
         object.__setattr__(self, "_filter", None if self.where is None else filter_name(self.where))
+
+    def check_questions(self, of: Description) -> None:
+        """Refuses questions, categories, structures and attributes that a dataset does not ask.
+
+        Raises:
+            OptionError: One is not among them; the message lists those that are.
+        """
+        asked = of.questions.values()
+        dataset.check_known("question", self.questions, [*of.questions])
+        dataset.check_known("category", self.categories, of.categories)
+        dataset.check_known("structure", self.structures, [*dict.fromkeys(q.structure for q in asked)])
+        if isinstance(self.grades, Mapping):
+            attributes = dict.fromkeys(a.name for q in asked for a in q.attributes)
+            dataset.check_known("attribute", tuple(self.grades), [*attributes])
 
     def keeps_row(self, row: Row) -> bool:
         """Whether a row of a scan that may contribute, its category given by name, is chosen.

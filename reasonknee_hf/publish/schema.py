@@ -11,6 +11,7 @@ from datasets import Features, Image, Value
 
 from reasonknee_hf.dataset.contract import Description, described
 from reasonknee_hf.dataset.row_features import VOLUME_COLUMNS
+from reasonknee_hf.errors import OptionError
 from reasonknee_hf.volumes.feature import VolumeFeature
 
 STORED = pa.struct({"bytes": pa.binary(), "path": pa.string()})
@@ -31,7 +32,8 @@ def question_features(
         for name, kind in (dataset or described()).features(config, None, False).items()
         if name not in VOLUME_COLUMNS
     }
-    features["bbox"] = [Value("int32")]
+    if "bbox" in features:
+        features["bbox"] = [Value("int32")]
     if previews:  # among the first columns, where the viewer shows it without scrolling
         features = {"id": features.pop("id"), "preview": Image(), **features}
     if frames:
@@ -41,7 +43,9 @@ def question_features(
 
 def scan_features(dataset: Description) -> dict[str, Any]:
     """Columns that tell about a scan, without its volumes."""
-    config = next(name for name, config in dataset.configs.items() if not config.asks)
+    config = next((name for name, config in dataset.configs.items() if not config.asks), None)
+    if config is None:
+        raise OptionError(f"{dataset.title} has no config with one row a scan: choose volumes='none'.")
     columns = dataset.features(config, None, False).items()
     return {name: kind for name, kind in columns if name not in VOLUME_COLUMNS}
 

@@ -41,17 +41,18 @@ class ScanFiles:
         """URL of the volume; `None` where there is none and that is accepted."""
         url = self._release.find_image(self.scan)
         if url is None:
-            self._accept_missing("volume", self.scan.image_filepath)
+            self._accept_missing("volume", self._release.image_url(self.scan))
         return url
 
     @cached_property
     def mask(self) -> str | None:
-        """URL of the mask; `None` where the table names none, or there is none and that is accepted."""
-        if not self.job.masks or self.scan.label_filepath is None:
+        """URL of the mask; `None` where the release names none, or there is none and that is accepted."""
+        named = self._release.mask_url(self.scan) if self.job.masks else None
+        if named is None:
             return None
         url = self._release.find_mask(self.scan)
         if url is None:
-            self._accept_missing("mask", self.scan.label_filepath)
+            self._accept_missing("mask", named)
         return url
 
     @property
@@ -62,7 +63,7 @@ class ScanFiles:
     @property
     def complete(self) -> bool:
         """Whether nothing that the tables name is missing."""
-        wants_mask = self.job.masks and self.scan.label_filepath is not None
+        wants_mask = self.job.masks and self._release.mask_url(self.scan) is not None
         return self.image is not None and (self.mask is not None or not wants_mask)
 
     @property
@@ -74,12 +75,12 @@ class ScanFiles:
     def _release(self) -> Release:
         return self.job.opened()
 
-    def _accept_missing(self, what: str, published: str) -> None:
+    def _accept_missing(self, what: str, named: str) -> None:
         if self.job.on_error == "raise":
             searched = [self._release.images] if self._release.images and what == "volume" else []
             places = " or ".join([*searched, self._release.tree.name])
             raise VolumeMissingError(
-                f"{self.scan.scan_id}: the {what} {published} is not in {places}. Give the folder or "
+                f"{self.scan.scan_id}: the {what} {named} is not in {places}. Give the folder or "
                 "URL that holds the volumes as images=, or choose volumes='none', or go on without it by "
                 "on_error='skip' (the scan is left out of the volumes) or 'null'."
             )

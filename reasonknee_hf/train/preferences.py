@@ -42,23 +42,28 @@ def preference_stream(
         raise OptionError(
             f"preference_stream() compares answers: margin={margin} is to be 0 or more, and some row is to have two."
         )
-    judge = _Judge(answers, reward, margin)
+    named = {name: options[name] for name in ("dataset",) if options.get(name) is not None}
+    judge = _Judge(answers, reward, margin, named)
     prompts = prompt_stream(ds.filter(judge.tells_apart), **options)
-    return prompts.map(judge.pair, remove_columns=[*REWARD_COLUMNS, "view"])
+    return prompts.map(judge.pair, remove_columns=[*REWARD_COLUMNS, "view", *named])
 
 
 class _Judge:
     """Grades the answers to a row; a class, so that it pickles for workers."""
 
-    def __init__(self, answers: Mapping[str, Sequence[str]], reward: Reward, margin: float) -> None:
+    def __init__(
+        self, answers: Mapping[str, Sequence[str]], reward: Reward, margin: float, named: dict[str, str]
+    ) -> None:
         self.answers = answers
+        self.named = named
         self.reward = reward
         self.margin = margin
 
     def _graded(self, row: Mapping[str, Any]) -> list[tuple[float, str]]:
         """Answers with what they earn, the worst first."""
         said = self.answers.get(row["id"], ())
-        columns = {name: [row[name]] * len(said) for name in REWARD_COLUMNS}
+        told = {name: row[name] for name in REWARD_COLUMNS} | self.named
+        columns = {name: [value] * len(said) for name, value in told.items()}
         earned = self.reward(list(said), **columns) if len(said) > 1 else []
         return sorted(zip(earned, said, strict=False), key=lambda pair: pair[0])
 

@@ -50,9 +50,9 @@ class Recipe:
             so that processors, which want whole patches (28 pixels for Qwen2.5-VL), need not resample.
         size: Height and width of frames, or one number for both; by default a pixel is a voxel.
         most: With `slices="region"`, at most so many slices, evenly spread; `None` for all.
-        jitter: Instead of the region itself, a crop that is drawn anew for every row and epoch: along each axis its
-            length is a share of the axis, drawn evenly between these two, and its place is drawn evenly among those at
-            which it holds the region. For models that are to find the region.
+        jitter: Instead of the region itself, a crop that is drawn anew for every row, and for every epoch of a
+            `training_stream`: along each axis its length is a share of the axis, drawn evenly between these two, and
+            its place is drawn evenly among those at which it holds the region. For models that are to find the region.
         upright: Turn frames so that the head is up and the front left, whatever order the file has. If not,
             rows of a frame run along x and columns along y, as the published scripts draw them.
     """

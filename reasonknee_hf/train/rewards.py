@@ -51,6 +51,8 @@ REWARD_COLUMNS = ("id", "question_id", "bbox", "grades")
 def prompt_stream(ds: datasets.IterableDataset, **options: Any) -> datasets.IterableDataset:
     """A stream of prompts for trainers that sample answers: `prompt`, what rewards need, and the `view`.
 
+    Where `dataset` is given it is a column too, so that rewards read answers as that dataset does.
+
     Trainers of TRL take images in prompts, no videos, so videos become one image a frame. Images are drawn when a
     trainer first uses their pixels: passing over prompts, as it does to resume, decodes no volume.
 
@@ -78,11 +80,15 @@ class _Prompt:
 
         view = row_view(row, self.style)
         chat = messages(row, self.style, view, late_blocks(view, row_volume(row)))
-        return {"prompt": [message for message in chat if message["role"] != "assistant"], "view": view}
+        told = {} if self.style.dataset is None else {"dataset": self.style.dataset}
+        return {
+            "prompt": [message for message in chat if message["role"] != "assistant"],
+            "view": view,
+        } | told
 
 
 def grade_reward(
-    completions: Sequence[Any], question_id: Sequence[int], grades: Sequence[Any], **_: Any
+    completions: Sequence[Any], question_id: Sequence[int], grades: Sequence[Any], **columns: Any
 ) -> list[float]:
     """The share of a question's attributes that an answer grades right; 0 for what cannot be read.
 
@@ -97,8 +103,8 @@ def grade_reward(
         A value from 0 to 1 for each.
     """
     rewards = []
-    for completion, number, truth in zip(completions, question_id, grades, strict=True):
-        read = _read(completion, number).grades
+    readings = _readings(completions, question_id, columns)
+    for read, truth in zip((reading.grades for reading in readings), grades, strict=True):
         wanted = {item["attribute"]: int(item["grade"]) for item in truth or ()}
         right = sum(read.get(name) == grade for name, grade in wanted.items())
         rewards.append(right / len(wanted) if wanted else 0.0)
@@ -106,17 +112,18 @@ def grade_reward(
 
 
 def ordinal_reward(
-    completions: Sequence[Any], question_id: Sequence[int], grades: Sequence[Any], **_: Any
+    completions: Sequence[Any], question_id: Sequence[int], grades: Sequence[Any], **columns: Any
 ) -> list[float]:
     """As `grade_reward`, where ordinal grades that are near earn 1 less their distance, in shares of the scale.
 
     Codes without an order and yes-or-no grades earn all or nothing.
     """
     rewards = []
-    for completion, number, truth in zip(completions, question_id, grades, strict=True):
-        read = _read(completion, number).grades
+    readings, asked = _readings(completions, question_id, columns), _datasets(completions, columns)
+    for reading, number, truth, dataset in zip(readings, question_id, grades, asked, strict=True):
+        read = reading.grades
         wanted = {item["attribute"]: int(item["grade"]) for item in truth or ()}
-        nearness = lessons_of(None).nearness
+        nearness = lessons_of(dataset).nearness
         near = [nearness(int(number), name, read.get(name), grade) for name, grade in wanted.items()]
         rewards.append(sum(near) / len(near) if near else 0.0)
     return rewards
@@ -137,12 +144,13 @@ class RareGradeReward:
         self.__name__ = "rare_grade_reward"  # trainers log rewards by this name
 
     def __call__(
-        self, completions: Sequence[Any], question_id: Sequence[int], grades: Sequence[Any], **_: Any
+        self, completions: Sequence[Any], question_id: Sequence[int], grades: Sequence[Any], **columns: Any
     ) -> list[float]:
         """A value from 0 to 1 for each completion."""
         rewards = []
-        for completion, number, truth in zip(completions, question_id, grades, strict=True):
-            read = _read(completion, number).grades
+        readings = _readings(completions, question_id, columns)
+        for reading, number, truth in zip(readings, question_id, grades, strict=True):
+            read = reading.grades
             wanted = {item["attribute"]: int(item["grade"]) for item in truth or ()}
             earned = [
                 self._worth(number, name, grade) for name, grade in wanted.items() if read.get(name) == grade
@@ -184,7 +192,7 @@ def iou_reward(
     completions: Sequence[Any],
     question_id: Sequence[int],
     bbox: Sequence[Any],
-    **_: Any,
+    **columns: Any,
 ) -> list[float]:
     """The 3D IoU of an answer's box with the true one; 0 without a box that can be read.
 
@@ -198,8 +206,8 @@ def iou_reward(
     Returns:
         A value from 0 to 1 for each.
     """
-    boxes = [_read(completion, n).box for completion, n in zip(completions, question_id, strict=True)]
-    return [_iou(box, truth) for box, truth in zip(boxes, bbox, strict=True)]
+    readings = _readings(completions, question_id, columns)
+    return [_iou(reading.box, truth) for reading, truth in zip(readings, bbox, strict=True)]
 
 
 class ViewIou:
@@ -219,12 +227,14 @@ class ViewIou:
         question_id: Sequence[int],
         bbox: Sequence[Any],
         view: Sequence[View],
-        **_: Any,
+        **columns: Any,
     ) -> list[float]:
         """As `iou_reward`; `view` is the layout of what the model saw, from `prompt_stream`."""
         rewards = []
-        for completion, number, truth, seen in zip(completions, question_id, bbox, view, strict=True):
-            box = answer_box(_read(completion, number), seen, self.scale)
+        for reading, truth, seen in zip(
+            _readings(completions, question_id, columns), bbox, view, strict=True
+        ):
+            box = answer_box(reading, seen, self.scale)
             rewards.append(_iou(box, truth))
         return rewards
 
@@ -255,13 +265,27 @@ def completion_text(completion: Any) -> str:
     return "".join(parts)
 
 
-def _read(completion: Any, question_id: int | None) -> Reading:
+def _datasets(completions: Sequence[Any], columns: Mapping[str, Any]) -> Sequence[str | None]:
+    """Short names of the datasets that are asked about: the column of prompts that name theirs."""
+    named: Sequence[str | None] = columns.get("dataset") or [None] * len(completions)
+    return named
+
+
+def _readings(
+    completions: Sequence[Any], question_id: Sequence[int | None], columns: Mapping[str, Any]
+) -> list[Reading]:
+    """What answers say, each read as its dataset does."""
+    asked = zip(completions, question_id, _datasets(completions, columns), strict=True)
+    return [_read(completion, number, dataset) for completion, number, dataset in asked]
+
+
+def _read(completion: Any, question_id: int | None, dataset: str | None) -> Reading:
     text = completion_text(completion)
     if "<think>" in text and not _THOUGHT.match(text):
         return Reading(
             "no_json"
         )  # thoughts that are empty or never end earn nothing, whatever stands in them
-    return lessons_of(None).read(text, question_id)
+    return lessons_of(dataset).read(text, question_id)
 
 
 def _iou(box: Sequence[float] | None, truth: Sequence[int] | None) -> float:

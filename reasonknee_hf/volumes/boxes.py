@@ -67,12 +67,6 @@ def box_slices(box: Box) -> tuple[slice, slice, slice]:
     return slice(a, b + 1), slice(c, d + 1), slice(e, f + 1)
 
 
-def box_shape(box: Box) -> Shape:
-    """Shape of the box's region."""
-    a, b, c, d, e, f = box
-    return b - a + 1, d - c + 1, f - e + 1
-
-
 def box_center(box: Box) -> tuple[int, int, int]:
     """Index of the voxel in the middle (the lower one of two)."""
     a, b, c, d, e, f = box

@@ -75,7 +75,10 @@ def test_the_harness_shows_the_regions(expected, sample_dir: Path) -> None:
 
 
 @pytest.mark.skipif(not HAS_PILLOW, reason="drawn by Pillow")
-def test_the_harness_refuses_a_volume_of_another_space(sample_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["gt_region", "zero_shot"])  # boxes are told, or answered
+def test_the_harness_refuses_a_volume_of_another_space(
+    sample_dir: Path, tmp_path: Path, setting: str
+) -> None:
     release = open_release(str(sample_dir))
     scan = release.scans("test")[0]
     image = nibabel.load(release.image_url(scan))
@@ -84,7 +87,7 @@ def test_the_harness_refuses_a_volume_of_another_space(sample_dir: Path, tmp_pat
     path = tmp_path / scan.image_filepath.split("../")[-1]
     path.parent.mkdir(parents=True)
     nibabel.Nifti1Image(np.asanyarray(image.dataobj), affine).to_filename(path)
-    documents = dataset(source=str(sample_dir), images=str(tmp_path), setting="gt_region", frames=3, scans=1)[
+    documents = dataset(source=str(sample_dir), images=str(tmp_path), setting=setting, frames=3, scans=1)[
         "test"
     ]
     doc = next(doc for doc in documents if doc["bbox"])

@@ -46,6 +46,13 @@ def test_scans_of_a_folder_are_the_same(sample_dir, tmp_path, volumes):
     assert list(map(told, after)) == list(map(told, before))
 
 
+def test_references_to_files_of_this_machine_are_the_same(sample_dir, tmp_path):
+    options = {"source": str(sample_dir), "images": str(sample_dir / "data/images"), "on_error": "null"}
+    convert(tmp_path, "full", volumes="reference", splits="test", **options)
+    before, after = (all_rows(str(place), "full", "test") for place in (sample_dir, tmp_path))
+    assert list(map(told, after)) == list(map(told, before))
+
+
 def test_records_of_a_folder_are_the_same(sample_dir, tmp_path):
     convert(tmp_path, "records", source=str(sample_dir), on_error="null", volumes="none")
     convert(tmp_path / "again", "records", source=str(tmp_path), on_error="null", volumes="none")

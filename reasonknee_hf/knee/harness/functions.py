@@ -43,6 +43,7 @@ class Frames(Sequence[Any]):
         from reasonknee_hf.knee.description import row_features
 
         row = row_features("scans").decode_example({"image": self.path, "mask": self.mask})
+        row["image"].check_box_grid()
         return [Image.fromarray(frame) for frame in row["image"].frames(**self.options)]
 
 
@@ -82,9 +83,8 @@ def dataset(
 
     release = open_release(source, revision, endpoint, images=images)
     rows = list(release_rows(release, split, scans=scans))
-    masks = {}  # regions live on their grids
-    if setting == "gt_region":
-        masks = {scan.scan_id: release.mask_url(scan) for scan in release.scans(split)}
+    # Regions live on their grids, those that are told and those that are answered.
+    masks = {scan.scan_id: release.mask_url(scan) for scan in release.scans(split)}
     prompts = read_questions(questions) if questions else None
     documents = [
         {
