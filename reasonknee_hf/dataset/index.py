@@ -78,12 +78,6 @@ class RowIndex:
         start, stop = self._ends[image_number : image_number + 2]
         return np.arange(start, stop) if self.grouped else self._by_image[start:stop]
 
-    @property
-    def first_offsets(self) -> npt.NDArray[np.int64]:
-        """Where the first record of each image begins."""
-        starts = self._ends[:-1]
-        return self.offsets[starts if self.grouped else self._by_image[starts]]
-
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
         """How many rows each image has."""

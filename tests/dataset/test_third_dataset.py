@@ -12,7 +12,7 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
-from datasets import Sequence, Value, load_dataset
+from datasets import Sequence, Value, load_dataset, load_from_disk
 
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.dataset.builder import RowsBuilder, RowsConfig, configs_of
@@ -184,6 +184,17 @@ def test_is_asked_in_its_own_words(spleens):
     row = next(iter(load_dataset("spleens", split="train", streaming=True, start=4, **spleens)))
     (_, asked), (said,) = (message["content"] for message in conversation(row, **STYLE))
     assert (asked["text"], said["text"]) == ("How large is spleen 1?", "1")
+
+
+def test_what_was_saved_says_on_which_axes_its_boxes_live(spleens, tmp_path):
+    load_dataset("spleens", split="train", cache_dir=str(tmp_path), **spleens).save_to_disk(tmp_path / "kept")
+    kept = load_from_disk(tmp_path / "kept")
+    with pytest.raises(OptionError, match="axes='RAS'"):
+        conversation(kept[6], **STYLE)
+    row = kept.cast_column("image", VolumeFeature(axes="RAS"))[6]
+    assert conversation(row, **STYLE)
+    voxels = np.random.default_rng(2).integers(0, 99, (8, 10, 6), np.int16)
+    assert (row["image"].crop(BOX) == voxels[2:6, 3:9, 1:5]).all()
 
 
 def test_rewards_read_answers_as_it_does(spleens):
