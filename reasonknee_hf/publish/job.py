@@ -212,7 +212,9 @@ def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tupl
     )
     # What the options alone can be wrong about is said before anything is read.
     selection = Selection(**{one.name: getattr(given, one.name) for one in fields(Selection)})
-    selection.check_questions(described(spec.dataset))
+    dataset = described(spec.dataset)
+    selection.check_questions(dataset)
+    dataset.check_opening(**{name: value for name, value in vars(spec).items() if name != "dataset"})
     derived = Derived(given.previews, given.frames, given.crops, given.crop_margin)
     limits = Limits(given.row_group_bytes, given.shard_bytes)
     release = spec.open(token)

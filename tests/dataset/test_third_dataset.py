@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -244,3 +245,10 @@ def test_what_cannot_be_written_is_said_in_its_own_words(spleens, tmp_path):
         convert(tmp_path, "spleens/asked", source=spleens["source"], images=str(tmp_path))
     with pytest.raises(OptionError, match="Spleens has no config with one row a scan"):
         scan_features(replace(SPLEENS, configs={"asked": Config("All.")}))
+
+
+@pytest.mark.parametrize("option", ["revision", "endpoint"])
+def test_what_it_is_not_opened_by_is_refused(spleens, tmp_path, option):
+    for load in (load_dataset, partial(convert, tmp_path)):
+        with pytest.raises(OptionError, match=f"not opened by {option}="):
+            load("spleens" if load is load_dataset else "spleens/asked", **{option: "x"}, **spleens)
