@@ -127,3 +127,14 @@ def test_no_docstring_holds_the_debris_of_a_rewrap():
                 if re.search(r'"[ ]*\n[ ]*"', text):
                     broken.append(f"{file.name}: {getattr(node, 'name', 'module')}")
     assert broken == []
+
+
+def test_the_map_names_files_that_are_there():
+    text = PACKAGE.with_name("ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = [
+        path for path in re.findall(r"`((?:\w+/)+\w+\.py)`", text) if not path.startswith("reasonknee_hf/")
+    ]
+    assert len(named) > 10
+    assert [
+        path for path in named if not (PACKAGE / path).exists() and not (PACKAGE.parent / path).exists()
+    ] == []

@@ -49,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
     builder = ReasonKnee(config_name=args.config, **source_options(args))
     tree, names = builder.release.tree, builder.split_names()
     if not isinstance(tree, CachedTree):
-        raise OptionError(f"{tree.name} is no dataset of a Hub: there is nothing to fetch.")
+        raise OptionError(
+            f"{tree.name} is no release on a Hub: there is nothing to fetch. A version that was pushed is fetched by"
+            " `hf download`."
+        )
     for value, valid in ((args.split, names), (args.category, builder.dataset.categories)):
         if value is not None and value not in valid:
             raise OptionError(f"{value!r} is none of {', '.join(valid)}.")

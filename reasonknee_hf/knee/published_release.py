@@ -1,7 +1,8 @@
 """A version that `convert` or `push` wrote, as a release again: the same rows, volumes and masks by key.
 
 Its manifests say which tables hold what, and where in a table the bytes of each volume lie. Tables of questions are
-read once, into tables and records as they were published, in the cache of assets; volumes stay where they are.
+read once, into tables and records as they were published, in the cache of assets; volumes stay where they are. Of
+several versions in one place the rows are put together, each once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import logging
 import os
 import re
 import shutil
@@ -28,13 +30,16 @@ from reasonknee_hf.errors import ReleaseError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.fs.stretch import stretch_url
 from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.hub.trees.folder_tree import FsspecTree
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import SIDES, Scan, scan_from_image_path
 
+logger = logging.getLogger(__name__)
+
 _RICHEST = ("full", "records", "high_fidelity", "bench")
 _SCAN = ("patient_id", "visit", "study", "series", "knee_side")
-_FORMAT = 2  # of what lies in the cache
+_FORMAT = 3  # of what lies in the cache
 
 Place = tuple[str, int | None, int | None, str]  # file, where in it, bytes, name; or a URL alone
 
@@ -118,7 +123,16 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
         scan: [None if one is None else _url(tree, *one) for one in both]
         for scan, both in kept["places"].items()
     }
+    for split, count in kept["left"].items():
+        logger.warning(
+            "%s: %d rows of %s that only its version without answers has are left out; plain `datasets` loads them",
+            *(tree.name, count, split),
+        )
+    if options.get("high_fidelity") is None:
+        options["high_fidelity"] = kept["experts"] or None
     fs = ReasonKneeFileSystem(source=str(folder), skip_instance_cache=True)
+    assert isinstance(fs.tree, FsspecTree)
+    fs.tree.name = tree.name  # what messages speak of is what was asked for, not where its tables are kept
     return PublishedRelease(dataset, fs, urls, kept["lacking"], **options)
 
 
@@ -141,24 +155,21 @@ def _write(tree: Tree, manifests: Sequence[Mapping[str, Any]], out: Path) -> Non
                     scans.setdefault(split, {})[image] = scan
                     places[scan.scan_id] = [row["image"], row["mask"]]
     asked = [one for one in manifests if one["kind"] == "questions"]
-    asked.sort(key=lambda one: _RICHEST.index(one["provenance"]["options"]["config"]))
-    by_split: dict[str, list[str]] = {}
-    lacking: set[str] = set()
-    for one in asked:
-        mine: dict[str, list[str]] = {}
-        for split, path, _ in _tables(one):
-            mine.setdefault(split, []).append(path)
-        if one["provenance"]["options"]["config"] == "bench" and mine.keys() - by_split.keys():
-            lacking.update(mine.keys() - by_split.keys())
-        by_split = mine | by_split
+    asked.sort(key=lambda one: _RICHEST.index(_config(one)))
     for folder in ("data/split_files", "data/generate_data"):
         (out / folder).mkdir(parents=True)
-    for split, paths in by_split.items():
+    experts: set[str] = set()
+    left: dict[str, int] = {}
+    lacking = []
+    for split in dict.fromkeys(split for one in asked for split, _, _ in _tables(one)):
+        versions = [one for one in asked if any(split == name for name, _, _ in _tables(one))]
+        if _config(versions[0]) == "bench":
+            lacking.append(split)
         with (out / layout.annotation_file(split)).open("w", encoding="utf-8") as file:
             file.write("[")
-            for number, (image, record) in enumerate(_records(tree, paths)):
+            rows = _rows(tree, versions, split, experts, left)
+            for number, (image, scan, record) in enumerate(rows):
                 file.write(",\n" * (number > 0) + record)
-                scan = scan_from_image_path(image, split)
                 if scan is not None:
                     scans.setdefault(split, {}).setdefault(image, scan)
             file.write("]")
@@ -176,7 +187,44 @@ def _write(tree: Tree, manifests: Sequence[Mapping[str, Any]], out: Path) -> Non
     if labels:
         (out / layout.LABELS_FILE).parent.mkdir(parents=True, exist_ok=True)
         (out / layout.LABELS_FILE).write_text(json.dumps(labels), "utf-8")
-    (out / "places.json").write_text(json.dumps({"places": places, "lacking": sorted(lacking)}), "utf-8")
+    kept = {"places": places, "lacking": lacking, "left": left, "experts": sorted(experts)}
+    (out / "places.json").write_text(json.dumps(kept), "utf-8")
+
+
+def _rows(
+    tree: Tree, versions: Sequence[Mapping[str, Any]], split: str, experts: set[str], left: dict[str, int]
+) -> Iterator[tuple[str, Scan | None, str]]:
+    """Image, scan and record of each row of a split that some versions hold, the richest version first.
+
+    Args:
+        tree: Where they lie.
+        versions: Their manifests.
+        split: Which split.
+        experts: Gets the ids of the scans that a version `high_fidelity` holds.
+        left: Gets the number of rows that only a version without answers holds, where others have answers.
+    """
+    seen: set[tuple[str, Any]] = set()
+    for one in versions:
+        mine = set()
+        for image, prompt, record in _records(
+            tree, [path for name, path, _ in _tables(one) if name == split]
+        ):
+            scan = scan_from_image_path(image, split)
+            if scan is not None and _config(one) == "high_fidelity":
+                experts.add(scan.scan_id)
+            key = (image if scan is None else scan.scan_id, prompt)
+            if key in seen:
+                continue
+            if _config(one) == "bench" and _config(versions[0]) != "bench":
+                left[split] = left.get(split, 0) + 1
+                continue
+            mine.add(key)
+            yield image, scan, record
+        seen |= mine
+
+
+def _config(manifest: Mapping[str, Any]) -> str:
+    return str(manifest["provenance"]["options"]["config"])
 
 
 def _tables(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -207,8 +255,8 @@ def _image_path(row: Mapping[str, Any]) -> str:
     return f"/data/images/{row['patient_id']}/{row['visit']}/{row['study']}_{row['series']}_{digit}.nii.gz"
 
 
-def _records(tree: Tree, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The path of the volume and the record, as JSON, of each row of some tables."""
+def _records(tree: Tree, paths: Sequence[str]) -> Iterator[tuple[str, Any, str]]:
+    """The path of the volume, the prompt and the record, as JSON, of each row of some tables."""
     for path in paths:
         with pq.ParquetFile(pa.BufferReader(tree.read(path))) as file:
             names = file.schema_arrow.names
@@ -221,7 +269,7 @@ def _records(tree: Tree, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
             for batch in file.iter_batches(columns=[*kept, *scan], batch_size=4096):
                 for row in batch.to_pylist():
                     image = row["image"] if "image" in row else _image_path(row)
-                    yield str(image), _record(row | {"image": image})
+                    yield str(image), row.get("prompt"), _record(row | {"image": image})
 
 
 def _record(row: Mapping[str, Any]) -> str:

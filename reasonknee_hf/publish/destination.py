@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -361,4 +362,4 @@ def _is_passing(error: Exception) -> bool:
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return "the answer is not JSON; perhaps a page of something between"
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return textwrap.shorten(str(error), 300, placeholder=" …") or type(error).__name__

@@ -73,7 +73,8 @@ def test_normalised(written, meant):
 @pytest.mark.parametrize(
     "bad",
     ["hf-mirror.com", "localhost:8000", "ftp://x", "https://", "http:/x", "http://u:pw@h", "http://h?a=1",
-     "http://h:99999", "file:///x", "http://[::1"],
+     "http://h:99999", "file:///x", "http://[::1", "http://u:pw@h:99999", "ftp://u:pw@h", "u:pw@h", "http://u:pw@[::1",
+     "h?token=pw"],
 )  # fmt: skip
 def test_refused(bad):
     with pytest.raises(OptionError) as caught:

@@ -207,6 +207,21 @@ def test_a_service_that_does_not_answer_is_named():
         open_tree("hf://buckets/me/x").entries()
 
 
+@pytest.mark.parametrize(
+    "root",
+    [
+        "http://me:pw-1@127.0.0.1:9/x",
+        "ftp://me:pw-1@h/x",
+        "https://h/x?sig=pw-1",
+        "zip://a::http://m:pw-1@h/b",
+    ],
+)
+def test_a_root_with_a_password_is_refused_without_telling_it(root):
+    with pytest.raises(OptionError, match="carries a password or a query") as caught:
+        open_tree(root)
+    assert "pw-1" not in str(caught.value)
+
+
 def test_a_service_that_is_gone_while_reading_is_named(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"x" * 5000)
     server, url = _serve(tmp_path)

@@ -14,6 +14,7 @@ from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.fs.stretch import stretch_url
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
+from reasonknee_hf.verify import verify
 
 
 def all_rows(source: str, config: str, split: str, **options) -> list[dict]:
@@ -136,3 +137,41 @@ def test_a_version_without_answers_is_no_source_of_rows_with_answers(sample_dir,
         OptionError, match=r"written without answer, cot: its rows are those of the config bench"
     ):
         load_dataset("full", streaming=True, source=str(tmp_path))
+
+
+def test_a_version_of_scans_with_expert_masks_knows_which_those_are(sample_dir, tmp_path):
+    for config in ("full", "high_fidelity"):
+        convert(tmp_path, config, source=str(sample_dir), on_error="null", volumes="none")
+    before, after = (
+        [row["id"] for row in load_dataset("high_fidelity", split="test", streaming=True, source=str(place), **options)]
+        for place, options in ((sample_dir, {"masks": False}), (tmp_path, {}))
+    )  # fmt: skip
+    assert after == before != []
+
+
+def test_several_versions_in_one_place_are_put_together(sample_dir, tmp_path, caplog):
+    options = {"source": str(sample_dir), "on_error": "null", "volumes": "none", "splits": "test"}
+    convert(tmp_path, "full", categories="BML", name="few", **options)
+    convert(tmp_path, "full", categories=("BML", "Meniscus"), name="more", **options)
+    convert(tmp_path, "bench", **options)
+    names = [row["id"] for row in all_rows(str(sample_dir), "full", "test", category=("BML", "Meniscus"))]
+    assert 0 < len(names) < 124
+    found = [row["id"] for row in load_dataset("full", split="test", streaming=True, source=str(tmp_path))]
+    assert sorted(found) == sorted(names)
+    assert f"{124 - len(names)} rows of test that only its version without answers has" in caplog.text
+
+
+def test_what_is_in_its_tables_is_found_by_verify(full_folder):
+    release = open_release(str(full_folder))
+    report = verify(release, deep=True)
+    assert report.release == f"folder {full_folder}"
+    count = {finding.kind: finding.count for finding in report.findings}
+    assert not count.keys() & {"volumes-absent", "masks-absent", "mask-missing"}
+    lost = [scan for scan in release.all_scans() if release.find_image(scan) is None]
+    assert count["volume-missing"] == len(lost) > 0
+
+
+def test_messages_name_what_was_asked_for(origin, sample_dir):
+    push_bench(origin, sample_dir, config="full", splits="test", volumes="none")
+    release = pickle.loads(pickle.dumps(open_release(REPO, endpoint=origin.url)))
+    assert release.tree.name.startswith(f"{REPO} at ")

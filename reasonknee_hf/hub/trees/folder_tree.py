@@ -38,6 +38,10 @@ T = TypeVar("T")
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
 _NOTHING = re.compile(r"(?!)")
 
+# A password before a host, also of a chained URL; a query, which may be a signature and is no part of a folder.
+_SECRET = re.compile(r"(?<=//)[^/@:]*:[^/@]*(?=@)|(?<=^http://).*\?.*|(?<=^https://).*\?.*")
+_HIDDEN = "…"
+
 
 class FsspecTree:
     """The files below a local folder or an fsspec URL, see [`Tree`].
@@ -47,7 +51,7 @@ class FsspecTree:
         closed: Folders whose path it finds are listed as one entry, without size, and not looked into.
 
     Raises:
-        OptionError: `root` is a URL of a kind that no filesystem knows.
+        OptionError: `root` is a URL of a kind that no filesystem knows, or carries a password.
         ExtraMissingError: The package for URLs of its kind is not installed.
         ReleaseError: `root` is not a folder that can be listed.
     """
@@ -220,6 +224,11 @@ class FsspecTree:
 
 def _opened(root: str) -> tuple[Any, str]:
     """The filesystem of a URL or path, and the path there."""
+    if _SECRET.search(root):  # rows, states and messages name the root
+        raise OptionError(
+            f"{_SECRET.sub(_HIDDEN, root)!r} carries a password or a query, which would end up in rows and logs. Leave"
+            " it out, and give it in the configuration of fsspec (FSSPEC_<PROTOCOL>_<OPTION>, or ~/.config/fsspec)"
+        )
     try:
         filesystem, path = fsspec.core.url_to_fs(root)
     except ImportError as error:

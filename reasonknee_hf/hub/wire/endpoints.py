@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,13 +97,15 @@ def _from_mapping(value: Mapping[str, Any]) -> Endpoint:
 def normalise(url: str) -> str:
     """The one spelling of an endpoint's base URL. Raises [`OptionError`]."""
     text = url.strip()
+    told = re.sub(r"[^/]*@", "…@", text)  # a password, and a query, stay out of messages
+    told = re.sub(r"[?].*", "?…", told, flags=re.DOTALL)
     try:
         parts = urllib.parse.urlsplit(text)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise OptionError(f"endpoint {text!r} is not a URL: {error}") from None
+    except ValueError:
+        raise OptionError(f"endpoint {told!r} is not a URL: its host or port cannot be read") from None
     if parts.scheme.lower() not in ("http", "https") or not host or "://" not in text:
-        raise OptionError(f"endpoint {text!r} lacks its scheme or host; write it as in {HUB!r}")
+        raise OptionError(f"endpoint {told!r} lacks its scheme or host; write it as in {HUB!r}")
     if parts.username or parts.password:
         shown = f"{parts.scheme}://…@{host}"
         raise OptionError(f"endpoint {shown} carries a user name; give a token by the token option instead")

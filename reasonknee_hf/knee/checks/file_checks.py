@@ -15,6 +15,7 @@ from reasonknee_hf.hub.tree import POINTER_LIMIT, Tree, refuse_pointer
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.checks.table_checks import Tables, fold_id
 from reasonknee_hf.knee.images import ImageFolder
+from reasonknee_hf.knee.published_release import PublishedRelease
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.verify.findings import Findings
@@ -105,8 +106,12 @@ def check_files(release: Release, tables: Tables, unusable: set[str], found: Fin
             _Images(release.image_folder, release.tree, tables, found),
             own,
         ]  # in the order in which a release looks
+    mask_roots = [own, _Root(members)]
+    if isinstance(release, PublishedRelease):
+        volume_roots.append(_Published(release.tree, tables, "image_filepath", release.find_image))
+        mask_roots.append(_Published(release.tree, tables, "label_filepath", release.find_mask))
     lost_volumes, named_volumes = _match(tables, "image_filepath", volume_roots, files.volumes, found)
-    lost_masks, named_masks = _match(tables, "label_filepath", [own, _Root(members)], files.masks, found)
+    lost_masks, named_masks = _match(tables, "label_filepath", mask_roots, files.masks, found)
     for scan in tables:
         if scan.label_filepath is None:
             found.add("mask-unnamed", scan.scan_id)
@@ -118,7 +123,7 @@ def check_files(release: Release, tables: Tables, unusable: set[str], found: Fin
     left_masks = {p: h for p, h in masks.items() if p not in named_masks and h.usable}
     _report_lost(lost_volumes, left_volumes, "volume", absent=not files.volumes, found=found)
     if archive_is_open:
-        _report_lost(lost_masks, left_masks, "mask", absent=not masks, found=found)
+        _report_lost(lost_masks, left_masks, "mask", absent=not (masks or files.masks), found=found)
     if tables.complete:
         for path in (*left_volumes, *left_masks, *_unlisted_experts(release, own.held)):
             found.add("file-unlisted", path)
@@ -232,6 +237,19 @@ class _Images(_Root):
         if path is None:
             return None
         return replace(self.held.get(path) or Held(self._tree, path, None), opened=self._folder.find(scan))
+
+
+class _Published(_Root):
+    """What lies in the tables of a published version, or beside them."""
+
+    def __init__(self, tree: Tree, tables: Tables, column: str, find: Callable[[Scan], str | None]) -> None:
+        self._tree, self._url = tree, find
+        self._scans = {getattr(scan, column): scan for scan in tables}
+        self.held = {}
+
+    def find(self, published: str) -> Held | None:
+        url = self._url(self._scans[published])
+        return None if url is None else Held(self._tree, layout.from_root(published), None, opened=url)
 
 
 def _match(
