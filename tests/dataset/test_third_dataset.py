@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ import pytest
 from datasets import Sequence, Value, load_dataset, load_from_disk
 
 from reasonknee_hf.bench.reading import Reading
+from reasonknee_hf.dataset import contract
 from reasonknee_hf.dataset.builder import RowsBuilder, RowsConfig, configs_of
 from reasonknee_hf.dataset.contract import Config, Description, make_known
 from reasonknee_hf.dataset.row_features import RowFeatures
@@ -23,6 +25,8 @@ from reasonknee_hf.errors import OptionError, VolumeMissingError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.publish.card_words import CardWords
 from reasonknee_hf.publish.convert import convert
+from reasonknee_hf.publish.job import make_job
+from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.publish.schema import scan_features
 from reasonknee_hf.train.chats import conversation
 from reasonknee_hf.train.lessons import Lessons
@@ -252,3 +256,10 @@ def test_what_it_is_not_opened_by_is_refused(spleens, tmp_path, option):
     for load in (load_dataset, partial(convert, tmp_path)):
         with pytest.raises(OptionError, match=f"not opened by {option}="):
             load("spleens" if load is load_dataset else "spleens/asked", **{option: "x"}, **spleens)
+
+
+def test_processes_that_were_not_told_of_it_convert_it(spleens, tmp_path, monkeypatch):
+    job, _ = make_job(ConvertOptions(config="spleens/asked", **spleens), tmp_path, None)
+    sent = pickle.dumps(job)
+    monkeypatch.delitem(contract._places, "spleens")
+    assert pickle.loads(sent).dataset is SPLEENS
