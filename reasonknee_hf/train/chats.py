@@ -125,7 +125,7 @@ def conversation(row: Mapping[str, Any], **options: Any) -> list[Message]:
     Args:
         row: A row of any config with questions.
         options: Those of [`Style`]: `setting`, `view`, `target`, `coordinates`, `region_as`, `prompts`,
-            `system`, `clip`.
+            `system`, `clip`, `regions`, `seed`, `dataset`.
 
     Returns:
         Messages `{"role", "content"}`. The content is a list of blocks: `{"type": "video", "video": array}`
