@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reasonknee_hf.knee.layout import SPLIT_HEADER
 from reasonknee_hf.knee.moaks import QUESTIONS, Question
 from reasonknee_hf.knee.sample.sample_files import (
     Box,
@@ -28,7 +29,6 @@ from reasonknee_hf.knee.sample.sample_files import (
     write_text,
     zip_member,
 )
-from reasonknee_hf.knee.sample.sample_tables import SPLIT_HEADER
 from reasonknee_hf.knee.sample.sample_texts import answer
 
 LABELS = {

@@ -98,6 +98,7 @@ _SELECTION = {field.name: field.name for field in fields(Selection)} | {
 }
 # Where bytes are kept says nothing of what rows are: these are no part of the config, which names a folder.
 _OF_CACHE = ("cache", "cache_size")
+_OPENING = ("source", "revision", "endpoint", "images")
 _BUILDER_PARAMETERS = set(inspect.signature(datasets.DatasetBuilder.__init__).parameters)
 
 
@@ -167,6 +168,7 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
             )
         chosen = Selection(**{name: options.get(option) for name, option in _SELECTION.items()})
         chosen.question_ids(self.dataset)  # refuses what is none of its questions
+        self.dataset.check_opening(**{name: options.get(name) for name in _OPENING})
         release = self.dataset.open(
             token=kwargs.get("token"),
             **{name: options[name] for name in (*self.dataset.open_options, *_OF_CACHE) if name in options},

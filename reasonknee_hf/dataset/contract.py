@@ -216,6 +216,20 @@ class Description:
     def __reduce__(self) -> tuple[Callable[[str, str], Description], tuple[str, str]]:
         return _unpickled, (self.name, _places.get(self.name, ""))
 
+    def check_opening(self, **given: Any) -> None:
+        """Refuses options that say what to open and that `open` does not take.
+
+        Raises:
+            OptionError: One of them is given.
+        """
+        unknown = [
+            name for name, value in given.items() if value is not None and name not in self.open_options
+        ]
+        if unknown:
+            raise OptionError(
+                f"{self.title} is not opened by {unknown[0]}=. Valid: {', '.join(self.open_options)}."
+            )
+
     @property
     def homepage(self) -> str:
         """The page of the published dataset."""

@@ -33,7 +33,7 @@ class _Columns:
 class RowFeatures(Features):
     """Features that pass rows on fast, and whose decoded volumes know the row they belong to.
 
-    Values that already have the stored form are not walked through again (see [`codecs`]); errors of volumes
+    Values that already have the stored form are not walked through again (see [`Codec`]); errors of volumes
     name the row.
     """
 

@@ -21,6 +21,18 @@ R, and the published preprocessing brings such a file to slices, P, I by moving 
 SPLITS = ("train", "validation", "test")
 _STEMS = {"train": "train", "validation": "val", "test": "test"}
 
+SPLIT_HEADER = (
+    "patient_id",
+    "time",
+    "study_folder",
+    "series_folder",
+    "knee_side",
+    "path",
+    "image_filepath",
+    "label_filepath",
+)
+"""Columns of the split tables, in order."""
+
 MASKS_FOLDER = "data/masks"
 EXPERT_FOLDER = "data/OAI"
 LABELS_FILE = "data/question_files/labels.json"

@@ -39,16 +39,6 @@ logger = logging.getLogger(__name__)
 
 _RICHEST = ("full", "records", "high_fidelity", "bench")
 _SCAN = ("patient_id", "visit", "study", "series", "knee_side")
-_HEADER = [
-    "patient_id",
-    "time",
-    "study_folder",
-    "series_folder",
-    "knee_side",
-    "path",
-    "image_filepath",
-    "label_filepath",
-]
 _FORMAT = 3  # of what lies in the cache
 
 Place = tuple[str, int | None, int | None, str]  # file, where in it, bytes, name; or a URL alone
@@ -205,7 +195,7 @@ def _write(tree: Tree, manifests: Sequence[Mapping[str, Any]], out: Path) -> Non
     for split, listed in scans.items():
         with (out / layout.split_table(split)).open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
-            table.writerow(_HEADER)
+            table.writerow(layout.SPLIT_HEADER)
             for image, scan in listed.items():
                 _, mask = places.get(scan.scan_id) or [None, None]
                 label = "" if mask is None else f"../data/masks/{scan.scan_id}.nii.gz"

@@ -7,6 +7,7 @@ from typing import Any
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.knee_card import KNEE_CARD
 from reasonknee_hf.knee.release import Release
+from reasonknee_hf.knee.scans import SPLIT_COLUMNS
 from reasonknee_hf.publish.croissant_parts import (
     dataset_entry,
     field_entry,
@@ -18,9 +19,6 @@ from reasonknee_hf.publish.croissant_parts import (
 )
 
 _RECORD_TEXTS = ("image", "prompt", "answer")
-_TABLE_COLUMNS = (
-    "patient_id", "time", "study_folder", "series_folder", "knee_side", "image_filepath", "label_filepath",
-)  # fmt: skip
 
 
 def release_croissant(release: Release) -> dict[str, Any]:
@@ -45,7 +43,7 @@ def release_croissant(release: Release) -> dict[str, Any]:
         distribution.append(file_object(table, "text/csv", f"Scans of the split {split}"))
         fields = [
             field_entry(f"scans_{split}", name, "sc:Text", {"fileObject": table}, name)
-            for name in _TABLE_COLUMNS
+            for name in SPLIT_COLUMNS
         ]
         records.append(record_set(f"scans_{split}", fields, f"Scans of the split {split}"))
     for split in release.annotated_splits():

@@ -17,19 +17,12 @@ from functools import cached_property
 from operator import itemgetter
 
 from reasonknee_hf.errors import ReleaseError
+from reasonknee_hf.knee.layout import SPLIT_HEADER
 
 SIDES = ("right", "left")
 
 # Of these only the last may be empty.
-_COLUMNS = (
-    "patient_id",
-    "time",
-    "study_folder",
-    "series_folder",
-    "knee_side",
-    "image_filepath",
-    "label_filepath",
-)
+SPLIT_COLUMNS = tuple(name for name in SPLIT_HEADER if name != "path")
 _DIGITS = {"right": "1", "left": "2"}
 _SIDE_SPELLINGS = {"1": "right", "r": "right", "right": "right", "2": "left", "l": "left", "left": "left"}
 _IMAGE_PATH = re.compile(
@@ -156,27 +149,27 @@ def _rows(content: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _places(header: list[str], name: str) -> list[int]:
-    """Where the columns of `_COLUMNS` stand."""
+    """Where the columns of `SPLIT_COLUMNS` stand."""
     found = ", ".join(header)
-    missing = [column for column in _COLUMNS if column not in header]
+    missing = [column for column in SPLIT_COLUMNS if column not in header]
     if missing:
         raise ReleaseError(
             f"{name} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}. It has: {found}. "
-            f"A split table needs: {', '.join(_COLUMNS)}."
+            f"A split table needs: {', '.join(SPLIT_COLUMNS)}."
         )
-    repeated = [column for column in _COLUMNS if header.count(column) > 1]
+    repeated = [column for column in SPLIT_COLUMNS if header.count(column) > 1]
     if repeated:
         raise ReleaseError(
             f"{name} has the column {repeated[0]} {header.count(repeated[0])} times. It has: {found}."
         )
-    return [header.index(column) for column in _COLUMNS]
+    return [header.index(column) for column in SPLIT_COLUMNS]
 
 
 def _scan(cells: Sequence[str], name: str, line: int, split: str) -> Scan:
-    """The scan of a line; `cells` are those of `_COLUMNS`."""
+    """The scan of a line; `cells` are those of `SPLIT_COLUMNS`."""
     patient_id, visit, study, series, published_side, image_filepath, label_filepath = cells
     if not all(cells[:-1]):
-        column = _COLUMNS[cells.index("")]
+        column = SPLIT_COLUMNS[cells.index("")]
         raise ReleaseError(f"{name}, line {line}: {column} is empty. Fill it in, or remove the line.")
     side = _SIDE_SPELLINGS.get(published_side.casefold())
     if side is None:

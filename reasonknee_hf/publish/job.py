@@ -33,12 +33,20 @@ class ReleaseSpec:
     high_fidelity: str | tuple[str, ...] | None = None
     dataset: str | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The description goes along: a process that was not told of the dataset knows it by that.
+        return _unpickled, (described(self.dataset), tuple(vars(self).values()))
+
     def open(self, token: str | bool | None = None) -> Release:
         """The release."""
         dataset = described(self.dataset)
         options = {name: getattr(self, name, None) for name in dataset.open_options}
         release: Release = dataset.open(token=token, **{n: v for n, v in options.items() if v is not None})
         return release
+
+
+def _unpickled(_: Description, fields: tuple[Any, ...]) -> ReleaseSpec:
+    return ReleaseSpec(*fields)
 
 
 # Open releases of this process, by how they were opened and in which state: a worker makes many shards of one.
@@ -218,7 +226,9 @@ def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tupl
     )
     # What the options alone can be wrong about is said before anything is read.
     selection = Selection(**{one.name: getattr(given, one.name) for one in fields(Selection)})
-    selection.check_questions(described(spec.dataset))
+    dataset = described(spec.dataset)
+    selection.check_questions(dataset)
+    dataset.check_opening(**{name: value for name, value in vars(spec).items() if name != "dataset"})
     derived = Derived(given.previews, given.frames, given.crops, given.crop_margin)
     limits = Limits(given.row_group_bytes, given.shard_bytes)
     release = spec.open(token)

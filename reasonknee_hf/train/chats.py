@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
+from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 from reasonknee_hf.train.lessons import Coordinates, Lessons, RegionAs, check_choice, lessons_of, name_of
 from reasonknee_hf.train.recipes import Recipe, get_recipe, plan_view
@@ -124,7 +125,7 @@ def conversation(row: Mapping[str, Any], **options: Any) -> list[Message]:
     Args:
         row: A row of any config with questions.
         options: Those of [`Style`]: `setting`, `view`, `target`, `coordinates`, `region_as`, `prompts`,
-            `system`, `clip`.
+            `system`, `clip`, `regions`, `seed`, `dataset`.
 
     Returns:
         Messages `{"role", "content"}`. The content is a list of blocks: `{"type": "video", "video": array}`
@@ -184,7 +185,7 @@ def row_view(row: Mapping[str, Any], style: Style) -> View:
     Raises:
         GridMismatchError: The row's box, and every box that a model answers, lives on another grid than the volume.
     """
-    volume = row_volume(row)
+    volume = row_volume(row, style.dataset)
     volume.check_box_grid()
     return plan_view(
         style.recipe,
@@ -197,8 +198,8 @@ def row_view(row: Mapping[str, Any], style: Style) -> View:
     )
 
 
-def row_volume(row: Mapping[str, Any]) -> KneeVolume:
-    """The volume of a row.
+def row_volume(row: Mapping[str, Any], dataset: str | None = None) -> KneeVolume:
+    """The volume of a row of a dataset, by its short name; of the first one that is known by default.
 
     Raises:
         OptionError: The rows have no column `image`, or it holds something else than a lazy volume.
@@ -217,10 +218,12 @@ def row_volume(row: Mapping[str, Any]) -> KneeVolume:
             " folder of your volumes as images="
         )
     if not isinstance(volume, KneeVolume):
+        of = described(dataset)
+        axes = of.features(next(iter(of.configs)), None, False)["image"].axes
         raise OptionError(
             f"{name_of(row)}: its image is a {type(volume).__name__}, not a KneeVolume. Pass rows as"
             " load_dataset gives them, without a torch or numpy format; for a dataset that was read back from"
-            " disk, call cast_column('image', reasonknee_hf.VolumeFeature(axes='PIR')) first"
+            f" disk, call cast_column('image', reasonknee_hf.VolumeFeature(axes={axes!r})) first"
         )
     return volume
 

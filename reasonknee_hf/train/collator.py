@@ -99,7 +99,7 @@ class Collator:
         cache_bytes: Size of the cache of decoded volumes in each process that makes batches, such as
             `loader_sizes().cache_bytes`; that of `volumes.cache` by default.
         options: Those of [`~reasonknee_hf.train.chats.Style`]: `setting`, `view`, `target`,
-            `coordinates`, `region_as`, `prompts`, `system`, `clip`, `regions`, `seed`.
+            `coordinates`, `region_as`, `prompts`, `system`, `clip`, `regions`, `seed`, `dataset`.
 
     Raises:
         OptionError: An option has no such value, or the processor cannot take the view.

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import nibabel
 import numpy as np
 import pytest
-from datasets import Sequence, Value, load_dataset
+from datasets import Sequence, Value, load_dataset, load_from_disk
 
 from reasonknee_hf.bench.reading import Reading
+from reasonknee_hf.dataset import contract
 from reasonknee_hf.dataset.builder import RowsBuilder, RowsConfig, configs_of
 from reasonknee_hf.dataset.contract import Config, Description, make_known
 from reasonknee_hf.dataset.row_features import RowFeatures
@@ -22,6 +26,8 @@ from reasonknee_hf.errors import OptionError, VolumeMissingError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.publish.card_words import CardWords
 from reasonknee_hf.publish.convert import convert
+from reasonknee_hf.publish.job import make_job
+from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.publish.schema import scan_features
 from reasonknee_hf.train.chats import conversation
 from reasonknee_hf.train.lessons import Lessons
@@ -186,7 +192,22 @@ def test_is_asked_in_its_own_words(spleens):
     assert (asked["text"], said["text"]) == ("How large is spleen 1?", "1")
 
 
+@pytest.mark.skipif(
+    not hasattr(datasets, "Nifti"), reason="older versions read it back as a volume without axes"
+)
+def test_what_was_saved_says_on_which_axes_its_boxes_live(spleens, tmp_path):
+    load_dataset("spleens", split="train", cache_dir=str(tmp_path), **spleens).save_to_disk(tmp_path / "kept")
+    kept = load_from_disk(tmp_path / "kept")
+    with pytest.raises(OptionError, match="axes='RAS'"):
+        conversation(kept[6], **STYLE)
+    row = kept.cast_column("image", VolumeFeature(axes="RAS"))[6]
+    assert conversation(row, **STYLE)
+    voxels = np.random.default_rng(2).integers(0, 99, (8, 10, 6), np.int16)
+    assert (row["image"].crop(BOX) == voxels[2:6, 3:9, 1:5]).all()
+
+
 def test_rewards_read_answers_as_it_does(spleens):
+    pytest.importorskip("PIL")
     from reasonknee_hf.train.rewards import grade_reward, iou_reward, ordinal_reward, prompt_stream
 
     rows = load_dataset("spleens", split="train", streaming=True, **spleens)
@@ -214,6 +235,7 @@ def test_feeds_the_collator(spleens, monkeypatch):
 
 @pytest.mark.parametrize("config", ["asked", "scans", "records"])
 def test_converts_in_its_own_words(spleens, tmp_path, config):
+    pytest.importorskip("PIL")
     told = convert(
         tmp_path, f"spleens/{config}", previews=config == "asked", crops=config == "asked", **spleens
     )
@@ -233,3 +255,17 @@ def test_what_cannot_be_written_is_said_in_its_own_words(spleens, tmp_path):
         convert(tmp_path, "spleens/asked", source=spleens["source"], images=str(tmp_path))
     with pytest.raises(OptionError, match="Spleens has no config with one row a scan"):
         scan_features(replace(SPLEENS, configs={"asked": Config("All.")}))
+
+
+@pytest.mark.parametrize("option", ["revision", "endpoint"])
+def test_what_it_is_not_opened_by_is_refused(spleens, tmp_path, option):
+    for load in (load_dataset, partial(convert, tmp_path)):
+        with pytest.raises(OptionError, match=f"not opened by {option}="):
+            load("spleens" if load is load_dataset else "spleens/asked", **{option: "x"}, **spleens)
+
+
+def test_processes_that_were_not_told_of_it_convert_it(spleens, tmp_path, monkeypatch):
+    job, _ = make_job(ConvertOptions(config="spleens/asked", **spleens), tmp_path, None)
+    sent = pickle.dumps(job)
+    monkeypatch.delitem(contract._places, "spleens")
+    assert pickle.loads(sent).dataset is SPLEENS

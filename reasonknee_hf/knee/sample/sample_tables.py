@@ -8,22 +8,13 @@ import json
 import random
 from collections.abc import Iterable, Sequence
 
+from reasonknee_hf.knee.layout import SPLIT_HEADER
 from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.knee.sample.plan import SPLITS, VISITS, SampleScan
 from reasonknee_hf.knee.sample.prompts import all_prompts
 from reasonknee_hf.knee.sample.sample_labels import LABELS, RECORDED_QUESTIONS, question_labels
 from reasonknee_hf.knee.sample.sample_texts import mapping
 
-SPLIT_HEADER = (
-    "patient_id",
-    "time",
-    "study_folder",
-    "series_folder",
-    "knee_side",
-    "path",
-    "image_filepath",
-    "label_filepath",
-)
 _SITES = (
     *("PM", "PL"),
     *("FMA", "FMC", "FMP", "FLA", "FLC", "FLP"),
