@@ -83,7 +83,7 @@ class VolumeFeature(_Base):
         return f"VolumeFeature(mask={self.mask}, decode={self.decode})"
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not VolumeFeature:
+        if type(other) is not type(self):
             return NotImplemented
         return vars(self) == vars(other)
 
@@ -258,6 +258,21 @@ def _without_gzip_hop(path: str | None) -> str | None:
     )
 
 
+class _ReadBack(VolumeFeature):
+    """The type `"Nifti"` of a table that was read back from disk, which does not say on which axes its boxes live.
+
+    Where `datasets` has a type of that name, rows hold its images. Before 4.4 they hold volumes, which refuse boxes.
+    """
+
+    def decode_example(
+        self, value: Any, token_per_repo_id: dict[str, str | bool | None] | None = None
+    ) -> KneeVolume | None:
+        volume = super().decode_example(value, token_per_repo_id)
+        if isinstance(volume, KneeVolume):
+            volume.axes_unknown = True
+        return volume
+
+
 def _register() -> None:
     """Makes the type name `"Nifti"` known to versions of `datasets` that lack it."""
     from datasets.features.features import _FEATURE_TYPES, register_feature
@@ -265,7 +280,7 @@ def _register() -> None:
     if "Nifti" not in _FEATURE_TYPES:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # says only that registering is experimental
-            register_feature(VolumeFeature, "Nifti")
+            register_feature(_ReadBack, "Nifti")
 
 
 _register()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from reasonknee_hf import volumes as room
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import GridMismatchError, OptionError
 from reasonknee_hf.volumes import boxes, orientation, views
 from reasonknee_hf.volumes import grid as grids
 from reasonknee_hf.volumes.orientation import Affine, Array
@@ -48,6 +48,7 @@ class KneeVolume(StoredVolume):
 
     Attributes:
         grid_mask: the mask on whose grid boxes live; None where only `axes` tells.
+        axes_unknown: whether the volume is of a row that was read back without its axes, so that boxes are refused.
     """  # noqa: E501
 
     def __init__(
@@ -63,6 +64,7 @@ class KneeVolume(StoredVolume):
         super().__init__(path, data, mask=mask, label=label, axes=axes)
         self._names = labels
         self.grid_mask: KneeVolume | None = None
+        self.axes_unknown = False
         self._same_grid: KneeVolume | None = None  # the mask that was found to lie on the same grid
 
     def __repr__(self) -> str:
@@ -140,6 +142,11 @@ class KneeVolume(StoredVolume):
             GridMismatchError: the header says nothing, or corners of the two are more than 0.05 voxels apart. Where
                 `assume` took the place of the header, shapes are compared.
         """
+        if self.axes_unknown:
+            raise GridMismatchError(
+                f"{self.label or self.path}: the table was read back from disk and does not say on which axes its"
+                " boxes live. Cast the column with VolumeFeature(axes=...), those of the dataset, e.g. axes='PIR'"
+            )
         mask = self.grid_mask
         if mask is None or mask is self._same_grid or not mask.header_is_known():
             return
