@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +18,9 @@ def run(args: argparse.Namespace) -> int:
     from reasonknee_hf.dataset.loading import load_dataset
     from reasonknee_hf.knee.moaks import CATEGORIES
 
-    check_picture(args.out)
+    draws = find_spec("matplotlib") is not None
+    if draws:
+        check_picture(args.out)
     stream = load_dataset("full", split="train", streaming=True, source="sample")
     shown: set[str] = set()
     best = None
@@ -37,6 +40,9 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"\nimage {row['image']!r}: {row['image'].shape} {row['image'].array().dtype}, box crop {crop.shape}"
     )
+    if not draws:
+        print("pictures need matplotlib: pip install 'reasonknee_hf[viz]'")
+        return 0
     draw_row(row, args.out)
     print(f"picture of row {row['id']}: {args.out}")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def test_demo_prints_rows_and_draws_one(capsys, tmp_path):
     assert "Cartilage" in printed
     assert out.read_bytes().startswith(b"\x89PNG")
     assert out.stat().st_size > 50_000
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is not None, reason="is for environments without pictures")
+def test_demo_prints_rows_where_pictures_cannot_be_drawn(capsys, tmp_path):
+    assert main(["demo", "--out", str(tmp_path / "demo.png")]) == 0
+    printed = capsys.readouterr().out
+    assert "Cartilage" in printed
+    assert "reasonknee_hf[viz]" in printed
 
 
 @pytest.mark.parametrize("wrong", [["--source", "{tmp}/nowhere"], ["--source", "sample", "--limit", "-1"]])
