@@ -13,7 +13,7 @@ pytestmark = pytest.mark.train
 README = Path(__file__).parents[2] / "README.md"
 SMALLER = {
     "max_steps=1000": "max_steps=2, report_to='none', logging_strategy='no'",
-    "max_steps=100,": "max_steps=1, max_completion_length=4, report_to='none', bf16=False,",
+    "max_steps=100,": "max_steps=1, max_completion_length=4, report_to='none',",
     "num_generations=4, per_device_train_batch_size=4": "num_generations=2, per_device_train_batch_size=2",
     "save_steps=200": "save_strategy='no'",
     "size=112": "size=28",
