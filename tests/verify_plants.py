@@ -121,6 +121,13 @@ def boxes_of(all_records: list[Record]) -> list[list[int]]:
     return [r["final_diagnosis"]["bounding_box"] for r in all_records if r["final_diagnosis"]["bounding_box"]]
 
 
+def set_box(record: Record, box: list[int]) -> None:
+    """Gives a record another box, in its answer too."""
+    record["final_diagnosis"]["bounding_box"] = box
+    before, marker, _ = record["answer"].rpartition("Final diagnosis:")
+    record["answer"] = f"{before}{marker} {json.dumps(record['final_diagnosis'])}"
+
+
 def rewrite_boxes(root: Path, change: Callable[[list[int]], list[int]]) -> None:
     """Writes every box of every annotation file in another way."""
     for name in ("train", "val", "test", "test_balanced"):
@@ -128,7 +135,7 @@ def rewrite_boxes(root: Path, change: Callable[[list[int]], list[int]]) -> None:
         for record in all_records:
             box = record["final_diagnosis"]["bounding_box"]
             if box:
-                record["final_diagnosis"]["bounding_box"] = change(box)
+                set_box(record, change(box))
         set_records(root, name, all_records)
 
 

@@ -161,7 +161,7 @@ def test_attribution_cannot_be_left_out(monkeypatch):
     for name in KNEE_CARD.creators:
         with pytest.raises(PublishError, match=name):
             require_attribution(attribution().replace(name, ""))
-    monkeypatch.setattr(cards, "attribution", lambda: "")
+    monkeypatch.setattr(cards, "attribution", lambda *_: "")
     with pytest.raises(PublishError, match=r"CC BY 4\.0 asks"):
         cards.merged_card("", conversion(), place="x")
 

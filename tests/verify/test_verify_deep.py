@@ -114,23 +114,30 @@ def a_mask_has_a_label_without_name(root):
     edit_mask(root, "val", edit)
 
 
+def with_box(records, number, change):
+    """Changes the box of one of the records that have one."""
+    record = [r for r in records if r["final_diagnosis"]["bounding_box"]][number]
+    plant.set_box(record, change(record["final_diagnosis"]["bounding_box"]))
+
+
 @planted(box_outside=1)
 def a_box_leaves_the_volume(root):
-    plant.edit_records(root, "val", lambda records: plant.boxes_of(records)[0].__setitem__(5, 10_000))
+    plant.edit_records(root, "val", lambda records: with_box(records, 0, lambda box: [*box[:5], 10_000]))
 
 
 @planted(box_outside=1)
 def a_box_begins_before_the_volume(root):
-    plant.edit_records(root, "val", lambda records: plant.boxes_of(records)[0].__setitem__(2, -1))
+    plant.edit_records(
+        root, "val", lambda records: with_box(records, 0, lambda box: [*box[:2], -1, *box[3:]])
+    )
 
 
 @planted(box_not_structure=1)
 def a_box_is_not_that_of_its_structure(root):
-    def edit(records):
-        box = plant.boxes_of(records)[7]
-        box[:] = [box[0], box[1], box[2] + 1, box[3] + 1, box[4], box[5]]
+    def moved(box):
+        return [box[0], box[1], box[2] + 1, box[3] + 1, box[4], box[5]]
 
-    plant.edit_records(root, "val", edit)
+    plant.edit_records(root, "val", lambda records: with_box(records, 7, moved))
 
 
 @planted(structure_absent=2)  # a BML and a cartilage question look at it

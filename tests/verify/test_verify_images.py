@@ -100,7 +100,7 @@ def test_other_series_taken_for_dess(tmp_path, place, series, orientation, spaci
     assert series in examples(report, "volume-other-series")
 
 
-@pytest.mark.parametrize(("said", "kind"), [("SAG_3D_DESS_LEFT", "knee"), ("COR_MPR_RIGHT", "series")])
+@pytest.mark.parametrize(("said", "kind"), [("SAG_3D_DESS_LEFT", "side"), ("COR_MPR_RIGHT", "series")])
 def test_what_a_converter_wrote_beside_the_volume(tmp_path, place, said, kind):
     path = place(VOXELS, dicom.affine())
     path.with_name(path.name.replace(".nii.gz", ".json")).write_text(json.dumps({"SeriesDescription": said}))

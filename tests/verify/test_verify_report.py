@@ -195,7 +195,11 @@ def test_conflicts_and_repeats_are_told_apart(root):
         return [*records, records[0], records[0], {**records[0], "answer": "no"}, records[1]]
 
     plant.edit_records(root, "val", edit)
-    assert counts(report_on(root)) == {"record-conflict": 1, "record-duplicate": 1}
+    assert counts(report_on(root)) == {
+        "record-conflict": 1,
+        "record-duplicate": 1,
+        "answer-unmarked": 1,
+    }
 
 
 def test_counts_of_splits_stand_beside_the_published_ones(sample_dir):

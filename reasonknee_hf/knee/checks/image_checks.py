@@ -78,7 +78,7 @@ def _check_header(scan: Scan, volume: KneeVolume, found: Findings) -> bool:
     name, affine = f"{scan.scan_id}: {volume.path}", volume.header.affine
     said = _series_of(volume.path or "")
     if said and f"3D_DESS_{scan.knee_side.upper()}" not in said.upper():
-        found.add(f"volume-other-{'knee' if '3D_DESS' in said.upper() else 'series'}", f"{name} is {said}")
+        found.add(f"volume-other-{'side' if '3D_DESS' in said.upper() else 'series'}", f"{name} is {said}")
     if volume.header.dtype == np.float64:
         found.add("volume-float64", name)
     if affine is not None and not np.array_equal(affine, np.eye(4)):
