@@ -15,7 +15,7 @@ from tiny_model import tiny_model, tiny_processor
 from transformers import Trainer
 
 from reasonknee_hf.dataset.loading import load_dataset
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import OptionError, StateError
 from reasonknee_hf.train import (
     Collator,
     RowEvaluation,
@@ -93,6 +93,8 @@ def test_what_is_no_whole_stream_is_refused(text) -> None:
         evaluation_stream(text().filter(lambda row: False))
     with pytest.raises(OptionError, match="streaming=True"):
         evaluation_stream([])
+    with pytest.raises(StateError, match="whole"):
+        evaluation_stream(text()).load_state_dict(text().state_dict())
 
 
 class RowTrainer(RowEvaluation, Trainer):
