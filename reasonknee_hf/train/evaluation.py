@@ -57,6 +57,7 @@ class RowEvaluation:
     generation: dict[str, Any] | None = None
     """Options of `generate`, such as `{"max_new_tokens": 64}`, for a collator without a target."""
 
+    args: Any
     compute_metrics: Any
     preprocess_logits_for_metrics: Any
 
@@ -77,7 +78,9 @@ class RowEvaluation:
         self._rows: list[_Row] = []
         self._losses: list[tuple[float, int]] = []
         compute, self.compute_metrics = self.compute_metrics, None
-        self._only_loss = compute is None if prediction_loss_only is None else prediction_loss_only
+        self._only_loss = (
+            self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        )
         try:
             loop: Any = super()
             output = loop.evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)

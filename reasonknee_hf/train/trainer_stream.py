@@ -279,6 +279,16 @@ class EvaluationStream(RowStream):
             padding = PaddingRow(next(self._from(0, 1)) if row is None else row)
             yield from itertools.repeat(padding, left)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refused: an evaluation takes all rows.
+
+        Raises:
+            StateError: Always.
+        """
+        raise StateError(
+            "an evaluation_stream is read as a whole; go on from a state with the stream it was made of."
+        )
+
     def _from(self, first: int, count: int) -> Iterator[Any]:
         if first >= self._rows:
             return

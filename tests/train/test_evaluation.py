@@ -15,7 +15,7 @@ from tiny_model import tiny_model, tiny_processor
 from transformers import Trainer
 
 from reasonknee_hf.dataset.loading import load_dataset
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import OptionError, StateError
 from reasonknee_hf.train import (
     Collator,
     RowEvaluation,
@@ -93,6 +93,8 @@ def test_what_is_no_whole_stream_is_refused(text) -> None:
         evaluation_stream(text().filter(lambda row: False))
     with pytest.raises(OptionError, match="streaming=True"):
         evaluation_stream([])
+    with pytest.raises(StateError, match="whole"):
+        evaluation_stream(text()).load_state_dict(text().state_dict())
 
 
 class RowTrainer(RowEvaluation, Trainer):
@@ -166,6 +168,49 @@ def test_the_bench_scores_what_the_model_says_inside_trainer(make_stream, tmp_pa
     made.generation = {"max_new_tokens": 4, "do_sample": False}
     found = made.evaluate()
     assert (found["eval_items"], found["eval_missing"]) == (7, 0)
+
+
+def test_predict_tells_the_tokens_of_each_row(make_stream, tmp_path) -> None:
+    collator = Collator(tiny_processor(), view=EIGHT, prompts=PROMPTS)
+    found = trainer(make_stream, tmp_path, collator).predict(evaluation_stream(make_stream().take(4)))
+    assert found.predictions.shape == found.label_ids.shape
+    assert len(found.predictions) == 4
+    assert "test_loss" in found.metrics
+
+
+def test_the_trainer_of_trl_evaluates_while_it_trains(make_stream, rows, tmp_path) -> None:
+    from trl import SFTConfig, SFTTrainer
+
+    class RowSFTTrainer(RowEvaluation, SFTTrainer):
+        """The same over the trainer of TRL."""
+
+    collator = Collator(tiny_processor(), view=EIGHT, prompts=PROMPTS)
+    arguments = training_arguments(
+        str(tmp_path),
+        SFTConfig,
+        max_steps=2,
+        per_device_train_batch_size=2,
+        per_device_eval_batch_size=3,
+        eval_strategy="steps",
+        eval_steps=1,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+    )
+    seen = []
+    made = RowSFTTrainer(
+        tiny_model(collator.processor),
+        arguments,
+        train_dataset=training_stream(make_stream().take(6), rows=6),
+        eval_dataset=evaluation_stream(make_stream().take(7)),
+        data_collator=collator,
+        processing_class=collator.processor,
+        compute_metrics=lambda evaluated: seen.append(evaluated.ids) or {"rows": len(evaluated.ids)},
+    )
+    made.train()
+    assert seen == [sorted(row["id"] for row in rows[:7])] * 2
+    assert [entry["eval_rows"] for entry in made.state.log_history if "eval_rows" in entry] == [7, 7]
 
 
 def test_rows_that_fill_a_batch_have_no_labels(rows) -> None:
