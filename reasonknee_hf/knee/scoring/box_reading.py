@@ -12,6 +12,7 @@ from reasonknee_hf.bench.box_geometry import LIMIT
 NAMES = ("start_slice", "end_slice", "x_min", "x_max", "y_min", "y_max")
 OAI_DESS_SPACING = (0.7, 0.3646, 0.3646)
 """Voxel size in mm (slice, x, y) of the stored OAI DESS series; used for distances where rows have none."""
+_ONLY_INT = frozenset((int,))
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class BoxReading:
 
 def read_box(raw: Any) -> BoxReading:
     """Reads a box value; repairs: `box_by_name` (six named numbers), `box_as_text` (numbers in quotes)."""
+    if type(raw) is list and len(raw) == 6 and _ONLY_INT.issuperset(map(type, raw)):  # as nearly all are
+        within = min(raw) >= -LIMIT and max(raw) <= LIMIT
+        return BoxReading(tuple(map(float, raw))) if within else BoxReading(None, "not_finite")
     repair = None
     if hasattr(raw, "tolist"):  # an array of numpy or torch, in answers that never were text
         raw = raw.tolist()
