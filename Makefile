@@ -36,7 +36,7 @@ test-slow: .venv/installed-test
 # The training loops with the real libraries; their environment takes about 6 GB. One file, one worker: two of them
 # share a costly run.
 test-train: .venv-train/installed
-	.venv-train/bin/python -m pytest tests/train -m train --dist loadscope $(PYTEST_FLAGS)
+	.venv-train/bin/python -m pytest tests/train tests/dataset/test_third_dataset.py -m train --dist loadscope $(PYTEST_FLAGS)
 
 # Side by side with what people use today, at small size; without --small they take long and want an idle machine.
 bench: .venv/installed-bench

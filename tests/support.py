@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -52,3 +53,23 @@ def text_release(root: Path, scans: int, records: int | None = None) -> Path:
         records=scans * RECORDS_PER_SCAN if records is None else records,
     )
     return root
+
+
+def published_object(row: dict) -> object:
+    """The record's `final_diagnosis` as published: the same keys in the same order, the same numbers.
+
+    Returns `None` both where it was null (`row["final_diagnosis"] == "null"`) and where the record had none
+    (`row["final_diagnosis"] is None`).
+    """
+    text = row["final_diagnosis"]
+    return None if text is None else json.loads(text)
+
+
+def grades_dict(row: dict) -> dict[str, dict[str, int]] | None:
+    """`grades` as `{lesion: {attribute: grade}}` with only the keys that existed; `None` if it is null."""
+    if row["grades"] is None:
+        return None
+    rebuilt: dict[str, dict[str, int]] = {}
+    for item in row["grades"]:
+        rebuilt.setdefault(item["lesion"], {})[item["attribute"]] = int(item["grade"])
+    return rebuilt

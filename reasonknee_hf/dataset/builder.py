@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import index
 from typing import Any
@@ -139,33 +139,8 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         }
         for option in options:
             _check_choice("option", option, valid)
-        _check_choice("annotations", options.get("annotations", "all"), self.dataset.annotations)
-        _check_choice("on_error", options.get("on_error", "raise"), ON_ERROR)
-        _check_choice("equal_steps", options.get("equal_steps", "drop"), EQUAL_STEPS)
-        _check_choice("prefetch", options.get("prefetch", True), (True, False))
-        _check_choice("balance", options.get("balance", "grades"), BALANCES)
         config = self.dataset.configs[name]
-        trained = [n for n, c in self.dataset.configs.items() if c.asks and not c.hidden]
-        if "balance" in options and ("shuffle" not in options or name not in trained):
-            raise OptionError(
-                "balance= repeats rows inside the windows of the shuffle: it needs shuffle= with a seed, and a config"
-                f" with grades to train on ({' or '.join(trained)})."
-            )
-        if "balance" in options and self.dataset.weights is None:
-            raise OptionError(f"balance= has no rule for {self.dataset.title}: leave it out.")
-        if config.hidden and options.get("equal_steps") == "pad":
-            raise OptionError(
-                f"equal_steps='pad' repeats rows, which would count twice: it is not for the config {name}."
-            )
-        if "equal_steps" in options and options.get("on_error") == "skip":
-            raise OptionError(
-                "equal_steps= counts rows before on_error='skip' leaves some out, so that ranks would wait for"
-                " each other. Pass on_error='null', which keeps every row."
-            )
-        if not config.asks and any(option in options for option in ("questions", "category", "structure")):
-            raise OptionError(
-                f"the config {name} has no questions: choose patients, scans, visits or a fraction."
-            )
+        _check_options(self.dataset, name, options)
         chosen = Selection(**{name: options.get(option) for name, option in _SELECTION.items()})
         chosen.question_ids(self.dataset)  # refuses what is none of its questions
         self.dataset.check_opening(**{name: options.get(name) for name in _OPENING})
@@ -300,6 +275,37 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         name = str(split) if split is not None else ""
         if name.isidentifier() and name != "all":
             _check_choice(f"split of config {self.config.name!r}", name, self.split_names())
+
+
+def _check_options(dataset: Description, name: str, options: Mapping[str, Any]) -> None:
+    """Refuses values that no option has, and options that do not go together or not with the config."""
+    _check_choice("annotations", options.get("annotations", "all"), dataset.annotations)
+    _check_choice("on_error", options.get("on_error", "raise"), ON_ERROR)
+    _check_choice("equal_steps", options.get("equal_steps", "drop"), EQUAL_STEPS)
+    _check_choice("prefetch", options.get("prefetch", True), (True, False))
+    _check_choice("balance", options.get("balance", "grades"), BALANCES)
+    config = dataset.configs[name]
+    trained = [n for n, c in dataset.configs.items() if c.asks and not c.hidden]
+    if "balance" in options and ("shuffle" not in options or name not in trained):
+        raise OptionError(
+            "balance= repeats rows inside the windows of the shuffle: it needs shuffle= with a seed, and a config"
+            f" with grades to train on ({' or '.join(trained)})."
+        )
+    if "balance" in options and dataset.weights is None:
+        raise OptionError(f"balance= has no rule for {dataset.title}: leave it out.")
+    if config.hidden and options.get("equal_steps") == "pad":
+        raise OptionError(
+            f"equal_steps='pad' repeats rows, which would count twice: it is not for the config {name}."
+        )
+    if "equal_steps" in options and options.get("on_error") == "skip":
+        raise OptionError(
+            "equal_steps= counts rows before on_error='skip' leaves some out, so that ranks would wait for"
+            " each other. Pass on_error='null', which keeps every row."
+        )
+    if not config.asks and any(option in options for option in ("questions", "category", "structure")):
+        raise OptionError(
+            f"the config {name} has no questions: choose patients, scans, visits or a fraction."
+        )
 
 
 def _whole_number(option: str, value: Any, least: int) -> int:

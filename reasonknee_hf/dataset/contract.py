@@ -56,17 +56,6 @@ class Scan(Protocol):
         """What scans are grouped by where groups must not be torn apart."""
 
 
-class Question(Protocol):
-    """One of the questions that a dataset asks again and again."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def category(self) -> str: ...
-    @property
-    def structure(self) -> str: ...
-
-
 class Release(Protocol):
     """A dataset at one state. Opening costs a listing; tables are read when asked for, volumes never."""
 
@@ -165,7 +154,7 @@ class Description:
         licence: Of the annotations, as the Hub spells licences.
         configs: By name; the first one is the default.
         categories: Of the questions, in the order of reports.
-        questions: By number.
+        questions: By number; each tells at least its `category` and `structure`.
         open: Opens a release; takes what `open_release` takes.
         features: The columns of a config, for a release (or `None`) and whether rows have masks.
         row: Makes all columns of the row of a record, and names what does not fit: takes the record, its scan, and

@@ -91,26 +91,6 @@ def scan_columns(scan: Scan, image: str | None, mask: str | None) -> dict[str, A
     }
 
 
-def published_object(row: Mapping[str, Any]) -> Any:
-    """The record's `final_diagnosis` as published: the same keys in the same order, the same numbers.
-
-    Returns `None` both where it was null (`row["final_diagnosis"] == "null"`) and where the record had none
-    (`row["final_diagnosis"] is None`).
-    """
-    text = row["final_diagnosis"]
-    return None if text is None else json.loads(text)
-
-
-def grades_dict(row: Mapping[str, Any]) -> dict[str, dict[str, int]] | None:
-    """`grades` as `{lesion: {attribute: grade}}` with only the keys that existed; `None` if it is null."""
-    if row["grades"] is None:
-        return None
-    rebuilt: dict[str, dict[str, int]] = {}
-    for item in row["grades"]:
-        rebuilt.setdefault(item["lesion"], {})[item["attribute"]] = int(item["grade"])
-    return rebuilt
-
-
 def _text(record: Mapping[str, Any], column: str, problems: list[Problem]) -> str | None:
     value = record.get(column)
     if value is None or (type(value) is str and value.isascii()):

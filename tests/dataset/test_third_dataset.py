@@ -218,8 +218,8 @@ def test_rewards_read_answers_as_it_does(spleens):
         assert reward(["4", "9"], **asked, dataset=[prompt["dataset"]] * 2) == earned
 
 
+@pytest.mark.train
 def test_feeds_the_collator(spleens, monkeypatch):
-    pytest.importorskip("transformers")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
     from tiny_model import tiny_processor
     from torch.utils.data import DataLoader

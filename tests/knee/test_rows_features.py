@@ -12,12 +12,13 @@ from typing import Any
 import datasets
 import pyarrow as pa
 import pytest
+from support import grades_dict, published_object
 
 from reasonknee_hf.dataset.row_features import RowFeatures
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.knee.moaks import QUESTIONS
-from reasonknee_hf.knee.records import grades_dict, published_object, scan_columns, to_row
+from reasonknee_hf.knee.records import scan_columns, to_row
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.volumes.volume import KneeVolume
 

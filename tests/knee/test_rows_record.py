@@ -10,14 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import grades_dict, published_object
 
 from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.knee.moaks import QUESTIONS, Question
 from reasonknee_hf.knee.records import (
     Problem,
     _usual_diagnosis,
-    grades_dict,
-    published_object,
     scan_columns,
     to_row,
 )

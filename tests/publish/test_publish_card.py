@@ -22,11 +22,11 @@ from datasets.data_files import resolve_pattern
 from huggingface_hub import DatasetCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import published_object
 
 from reasonknee_hf.errors import OptionError, PublishError
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.knee.knee_card import KNEE_CARD
-from reasonknee_hf.knee.records import published_object
 from reasonknee_hf.publish import card as cards
 from reasonknee_hf.publish import viewer
 from reasonknee_hf.publish.cardtext import attribution, require_attribution

@@ -88,35 +88,30 @@ def gemma3() -> Any:
     )
 
 
+# Of Idefics3, and of SmolVLM, which was made of it.
+TILED = {
+    "image_token": "<image>",
+    "fake_image_token": "<fake_token_around_image>",
+    "global_image_token": "<global-img>",
+    "end_of_utterance_token": "<end_of_utterance>",
+}
+TILES = {"size": {"longest_edge": 112}, "max_image_size": {"longest_edge": 56}}
+
+
 def idefics3() -> Any:
-    special = {
-        "image_token": "<image>",
-        "fake_image_token": "<fake_token_around_image>",
-        "global_image_token": "<global-img>",
-        "end_of_utterance_token": "<end_of_utterance>",
-    }
     return transformers.Idefics3Processor(
-        image_processor=transformers.Idefics3ImageProcessor(
-            size={"longest_edge": 112}, max_image_size={"longest_edge": 56}
-        ),
-        tokenizer=tokenizer(**special),
+        image_processor=transformers.Idefics3ImageProcessor(**TILES),
+        tokenizer=tokenizer(**TILED),
         chat_template=template("<image>"),
         image_seq_len=4,
     )
 
 
 def smolvlm() -> Any:
-    special = {
-        "image_token": "<image>",
-        "fake_image_token": "<fake_token_around_image>",
-        "global_image_token": "<global-img>",
-        "end_of_utterance_token": "<end_of_utterance>",
-    }
-    sizes = {"size": {"longest_edge": 112}, "max_image_size": {"longest_edge": 56}}
     return transformers.SmolVLMProcessor(
-        image_processor=transformers.SmolVLMImageProcessor(**sizes),
-        tokenizer=tokenizer(**special),
-        video_processor=transformers.SmolVLMVideoProcessor(**sizes),
+        image_processor=transformers.SmolVLMImageProcessor(**TILES),
+        tokenizer=tokenizer(**TILED),
+        video_processor=transformers.SmolVLMVideoProcessor(**TILES),
         chat_template=template("<image>", "<video>"),
         image_seq_len=4,
     )

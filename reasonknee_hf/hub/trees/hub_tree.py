@@ -20,14 +20,7 @@ from reasonknee_hf.errors import (
     UnreachableError,
 )
 from reasonknee_hf.hub.disk import ForkSafeLock
-from reasonknee_hf.hub.tree import (
-    CHUNK,
-    POINTER_LIMIT,
-    FileEntry,
-    check_span,
-    find_entry,
-    refuse_pointer,
-)
+from reasonknee_hf.hub.tree import CHUNK, POINTER_LIMIT, FileEntry, check_span, find_entry, refuse_pointer
 from reasonknee_hf.hub.urls import Address, build_url
 from reasonknee_hf.hub.wire import checks, listing
 from reasonknee_hf.hub.wire.client import Answer
