@@ -185,7 +185,8 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
     def split_names(self) -> tuple[str, ...]:
         """The splits that the config has in this release."""
         release, config = self.release, self.dataset.configs[self.config.name]
-        splits = release.annotated_splits(self.config.annotations) if config.asks else release.splits
+        kind = config.kind or self.config.annotations
+        splits = release.annotated_splits(kind) if config.asks else release.splits
         if config.splits is not None:
             splits = tuple(split for split in splits if split in config.splits)
         hidden = {column for other in self.dataset.configs.values() for column in other.hidden}
@@ -208,6 +209,7 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         """The rows of a split."""
         names = (field.name for field in fields(RowOptions) if field.name not in ("config", "selection"))
         given = {name: getattr(self.config, name) for name in names}
+        given["annotations"] = self.dataset.configs[self.config.name].kind or self.config.annotations
         options = RowOptions(self.config.name, **given, selection=self._selection)
         # What a prepared dataset met is found by its folder, by any process and at any time.
         faults = {"faults": FaultLog(f"{self._prepared_in}/{split}")} if self._prepared_in else {}

@@ -6,11 +6,13 @@ at one state, wherever it lies, and carries its description, so that whoever is 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2s
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from reasonknee_hf.errors import OptionError
 
@@ -42,6 +44,44 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.column}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Records:
+    """How the records of a file say which volume they are about, and what they ask.
+
+    A file that is called `.csv` is a table with a line of names; any other is JSON: an array of objects, such an array
+    under a key, or one object after the other.
+
+    Args:
+        image: The member that names the volume. `None` where records are about no volume: each is then alone.
+        prompt: The member that asks.
+        question: The member whose text tells the number of the question; `prompt` by default.
+        member: The member that a column of a table stands for. An empty cell is null.
+    """
+
+    image: str | None = "image"
+    prompt: str = "prompt"
+    question: str | None = None
+    member: Callable[[str], str] = str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Members that tell a record from any other object in the file."""
+        return (self.prompt,) if self.image is None else (self.image, self.prompt)
+
+    def image_of(self, record: Mapping[str, Any]) -> Any:
+        """What the record names as its volume; of one that is alone a name of its own, which follows from its text."""
+        return own_name(record) if self.image is None else record.get(self.image)
+
+    def question_in(self, record: Mapping[str, Any]) -> Any:
+        """What tells the number of the question."""
+        return record.get(self.question or self.prompt)
+
+
+def own_name(record: Mapping[str, Any]) -> str:
+    """A name that follows from what a record says, for records that have none."""
+    return blake2s(json.dumps(record, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 class Scan(Protocol):
@@ -120,6 +160,15 @@ class Release(Protocol):
         """Where the mask of a scan lies, without asking whether it exists; `None` if it has none."""
 
 
+RowOf: TypeAlias = Callable[
+    [Mapping[str, Any], Any, "str | None", "str | None"], "tuple[dict[str, Any], list[Problem]]"
+]
+
+
+def _like_ours(path: str) -> Records:
+    return Records()
+
+
 @dataclass(frozen=True)
 class Config:
     """Which rows and columns one config has.
@@ -131,6 +180,8 @@ class Config:
         hidden: Columns that its rows do not have, since they give the answer away.
         chosen: Gives the ids of the only scans whose rows it has; `None` for all.
         mask_columns: Gives the columns that its rows have besides, where rows have masks.
+        kind: The kind of annotation files that its rows come from, where no option chooses among several.
+        row: Makes its rows, where not `Description.row` does. Rows of records without a volume get no scan.
     """
 
     text: str
@@ -139,6 +190,8 @@ class Config:
     hidden: tuple[str, ...] = ()
     chosen: Callable[[Any], Collection[str]] | None = None
     mask_columns: Callable[[Any, Any], Mapping[str, Any]] | None = None
+    kind: str | None = None
+    row: RowOf | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,12 +211,16 @@ class Description:
         open: Opens a release; takes what `open_release` takes.
         features: The columns of a config, for a release (or `None`) and whether rows have masks.
         row: Makes all columns of the row of a record, and names what does not fit: takes the record, its scan, and
-            the URLs of volume and mask. Records are JSON objects that name their volume as `image` and ask their
-            `prompt`. Every row has an `id`, a `scan_id` and an `image`; known are also `mask`, `bbox`, `prompt`,
-            `question_id`, `category`, `structure`, and `grades`, a list of `{"attribute", "grade"}`.
+            the URLs of volume and mask. Every row has an `id`; that of a volume a `scan_id` and an `image`; known are
+            also `mask`, `bbox`, `prompt`, `question_id`, `category`, `structure`, and `grades`, a list of
+            `{"attribute", "grade"}`, and `shape` and `spacing` of the volume by the record.
+        records: How the records of an annotation file are read, by its path; by default they name their volume as
+            `image` and ask their `prompt`.
         scan_row: The columns that tell about a scan: all of a row of a config that does not ask.
         unlisted: The scan that a volume's name alone tells, for records of volumes that a split does not list.
-        question_of: The number of the question that a prompt asks; `None` for an unknown one.
+        question_of: The number of the question that a prompt, or what `records` names in its place, asks; `None` for
+            an unknown one.
+        links: Columns that only say where a file lies; no version that is written has them.
         weights: The weight of each row of an annotation file where rare answers come more often: takes the release, the
             file, and its `RowIndex`.
         annotations: The kinds of published arrays of records; the first one is the default.
@@ -186,11 +243,13 @@ class Description:
     questions: Mapping[int, Any]
     open: Callable[..., Any]
     features: Callable[[str, Any, bool], RowFeatures]
-    row: Callable[[Mapping[str, Any], Any, str | None, str | None], tuple[dict[str, Any], list[Problem]]]
+    row: RowOf
     scan_row: Callable[[Any, str | None, str | None], dict[str, Any]]
     unlisted: Callable[[object, str], Any]
     question_of: Callable[[str], int | None]
     builder: str
+    records: Callable[[str], Records] = _like_ours
+    links: tuple[str, ...] = ()
     weights: Callable[[Any, str, Any], npt.NDArray[np.float64]] | None = None
     card: str | None = None
     scorer: str | None = None

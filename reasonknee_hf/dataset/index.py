@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.dataset.contract import Release
-from reasonknee_hf.dataset.json_array import iter_records
+from reasonknee_hf.dataset.contract import Records, Release
 from reasonknee_hf.dataset.json_record import RawRecord
+from reasonknee_hf.dataset.record_forms import records_of
 from reasonknee_hf.errors import AnnotationError
 from reasonknee_hf.hub.disk import GIB, DiskCache, our_folders
 
@@ -145,10 +145,12 @@ class IndexBuilder:
 
     Args:
         question_of: Gives the number of the question that a prompt asks; `None` for an unknown one.
+        records: What the records name things.
     """
 
-    def __init__(self, question_of: Callable[[str], int | None]) -> None:
+    def __init__(self, question_of: Callable[[str], int | None], records: Records | None = None) -> None:
         self._question_of = question_of
+        self._records = records or Records()
         self._columns = {
             "offsets": array("q"),
             "lengths": array("i"),
@@ -168,7 +170,7 @@ class IndexBuilder:
         """
         if record.index != len(self):
             raise ValueError(f"record {record.index} after {len(self)} records")
-        image, prompt = record.value.get("image"), record.value.get("prompt")
+        image, prompt = self._records.image_of(record.value), self._records.question_in(record.value)
         question = self._question_of(prompt) if isinstance(prompt, str) else None
         name = image if isinstance(image, str) else ""
         self._columns["offsets"].append(record.offset)
@@ -232,8 +234,8 @@ def row_index(release: Release, path: str) -> RowIndex:
         index = known_index(release, path)
         if index is None:
             logger.info("indexing the records of %s of %s", path, release.tree.name)
-            builder = IndexBuilder(release.dataset.question_of)
-            for record in iter_records(release.tree.stream(path), name=path):
+            builder = IndexBuilder(release.dataset.question_of, release.dataset.records(path))
+            for record in records_of(release, path):
                 builder.add(record)
             index = keep_index(release, path, builder)
         return index

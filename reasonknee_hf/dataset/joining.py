@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from reasonknee_hf.dataset.contract import Problem, Release, Scan
+from reasonknee_hf.dataset.contract import Problem, Records, Release, Scan
 from reasonknee_hf.dataset.faults import Fault, FaultLog
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.dataset.selection import Selection
@@ -65,14 +65,14 @@ class _Joined(NamedTuple):
     """What all records that name the same volume have in common.
 
     Attributes:
-        scan: The scan; one that the split does not list if `problems` says so.
+        scan: The scan; one that the split does not list if `problems` says so, and none of a record without volume.
         image: URL of its volume.
         mask: URL of its mask.
         missing: What is wrong with the two files.
         problems: What is wrong with the name.
     """
 
-    scan: Scan
+    scan: Scan | None
     image: str | None
     mask: str | None
     missing: tuple[Problem, ...]
@@ -106,6 +106,17 @@ class Joiner:
         # The rows of a scan come together, or mixed with those of a few others.
         self._joined = lru_cache(maxsize=64)(self._join)
         self._config = release.dataset.configs[options.config]
+        self._row_of = self._config.row or release.dataset.row
+
+    @cached_property
+    def path(self) -> str:
+        """The annotation array of the split."""
+        return self.release.annotation_path(self.split, self.options.annotations)
+
+    @cached_property
+    def records(self) -> Records:
+        """What its records name things."""
+        return self.release.dataset.records(self.path)
 
     def __reduce__(self) -> tuple[type[Joiner], tuple[Release, str, RowOptions, FaultLog]]:
         return Joiner, (self.release, self.split, self.options, self.faults)
@@ -141,17 +152,16 @@ class Joiner:
         Raises:
             RecordError: With `on_error="raise"`, the record does not fit; the message names row, file and offset.
         """
-        image = record.value.get("image")
+        image = self.records.image_of(record.value)
         # Only text can be remembered; anything else is the volume of no scan.
         joined = self._joined(image) if isinstance(image, str) else self._join(image)
-        row, found = self.release.dataset.row(record.value, joined.scan, joined.image, joined.mask)
-        if self._config.mask_columns is not None and self.options.masks:
+        row, found = self._row_of(record.value, joined.scan, joined.image, joined.mask)
+        if self._config.mask_columns is not None and self.options.masks and joined.scan is not None:
             row.update(self._config.mask_columns(self.release, joined.scan))
         problems, missing = [*joined.problems, *found], joined.missing
         if problems and self.options.on_error == "raise":
-            path = self.release.annotation_path(self.split, self.options.annotations)
             raise RecordError(
-                f"row {row['id']} ({path} of {self.release.tree.name}, record at byte {record.offset}): "
+                f"row {row['id']} ({self.path} of {self.release.tree.name}, record at byte {record.offset}): "
                 f"{'; '.join(map(str, problems))}. Pass on_error='skip' or on_error='null' to go on without what does "
                 "not fit."
             )
@@ -161,6 +171,8 @@ class Joiner:
 
     def _join(self, image: object) -> _Joined:
         """The scan whose volume a record names, and what else follows from that name alone."""
+        if self.records.image is None:
+            return _Joined(None, None, None, (), ())
         scan, problems = scan_named(self.release, image, self.split)
         return _Joined(scan, *self._volumes(scan), problems)
 

@@ -11,7 +11,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from reasonknee_hf.dataset import json_text
@@ -26,7 +26,6 @@ from reasonknee_hf.dataset.json_record import (
 )
 from reasonknee_hf.errors import AnnotationError
 
-_RECORD_KEYS = tuple(key.encode() for key in RECORD_KEYS)
 _PIECE = 1 << 16  # larger copies come from fresh pages, which costs more than the parsing
 _LONGEST_RECORD = 1 << 26
 _LONGEST_TAIL = 1 << 20  # what may follow an array that lies under a key
@@ -55,9 +54,11 @@ def iter_records(
     return _records(iter_parsed(chunks, name=name, start=start, index=index))
 
 
-def iter_parsed(chunks: Iterable[bytes], *, name: str, start: int = 0, index: int = 0) -> Iterator[Parsed]:
+def iter_parsed(
+    chunks: Iterable[bytes], *, name: str, start: int = 0, index: int = 0, keys: Sequence[str] = RECORD_KEYS
+) -> Iterator[Parsed]:
     """As [`iter_records`], many at once: as they were parsed together."""
-    return _parsed(Reader(chunks, name, start, index))
+    return _parsed(Reader(chunks, name, start, index, keys))
 
 
 def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> Iterator[RawRecord]:
@@ -88,9 +89,14 @@ def iter_share(chunks: Iterable[bytes], *, name: str, start: int, stop: int) -> 
         yield from _records(parsed_from(chunks, name=name, start=start), stop)
 
 
-def parsed_from(chunks: Iterable[bytes], *, name: str, start: int) -> Iterator[Parsed]:
-    """All records from the first one on that [`iter_share`] finds at or after `start`, as they were parsed."""
-    reader = Reader(chunks, name, start, 0)
+def parsed_from(
+    chunks: Iterable[bytes], *, name: str, start: int, keys: Sequence[str] = RECORD_KEYS
+) -> Iterator[Parsed]:
+    """All records from the first one on that [`iter_share`] finds at or after `start`, as they were parsed.
+
+    `keys` are the members that tell a record from any other object, in the place of `image` and `prompt`.
+    """
+    reader = Reader(chunks, name, start, 0, keys)
     if not start or reader.seek_record():
         yield from _parsed(reader)
 
@@ -139,12 +145,15 @@ def _begins_behind(record: RawRecord, stop: int) -> bool:
 class Reader:
     """A window on the file: what has been read and not yet given away."""
 
-    def __init__(self, chunks: Iterable[bytes], name: str, start: int, index: int) -> None:
+    def __init__(
+        self, chunks: Iterable[bytes], name: str, start: int, index: int, keys: Sequence[str] = RECORD_KEYS
+    ) -> None:
         self._data = b""
         self._pos = 0
         self._base = start  # offset in the file of _data[0]
         self._chunks = _small(chunks)
         self._name = name
+        self._keys = keys
         self._index = index  # of the next record
         self._lines: bool | None = None  # one object after the other, without commas; None: not known yet
         self._wrapped: bool | None = None  # the array is a member of an object; None: not known yet
@@ -170,7 +179,8 @@ class Reader:
             self._pos = 3
         first = self._peek()
         if first == b"{":
-            array = self._find(partial(json_text.array_in_object, record_keys=_RECORD_KEYS))
+            keys = tuple(key.encode() for key in self._keys)
+            array = self._find(partial(json_text.array_in_object, record_keys=keys))
             self._wrapped = array is not None and array >= 0
             self._lines = not self._wrapped
             if array is None or array < 0:
@@ -262,7 +272,9 @@ class Reader:
             try:
                 if self._find(json_text.first_value):
                     end = self._find(json_text.nested_end)
-                    if end is not None and is_record(json_text.loads(self._data[self._pos : end])):
+                    if end is not None and is_record(
+                        json_text.loads(self._data[self._pos : end]), self._keys
+                    ):
                         return True
             except (AnnotationError, ValueError, RecursionError):
                 pass  # not a record: the brace stands inside a string

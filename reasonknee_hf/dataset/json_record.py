@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,8 +21,8 @@ class RawRecord(NamedTuple):
     Attributes:
         value: The parsed object, exactly what `json.loads` makes of it.
         index: Its number in the file, from 0; in a share of a file, its number in the share.
-        offset: Where its `{` stands in the file, in bytes.
-        end: The byte behind its `}`.
+        offset: Where its `{` stands in the file, in bytes; in a table, where its line begins.
+        end: The byte behind its `}`; in a table, behind its line.
         length: Its length in bytes.
     """
 
@@ -68,10 +68,10 @@ class Piece:
         self._spans: list[tuple[int, int]] | None = None
 
     @classmethod
-    def of_one(cls, start: int, end: int) -> Piece:
-        """A piece of a single record."""
-        piece = cls(b"", start, end, 1)
-        piece._spans = [(start, end)]
+    def of(cls, spans: list[tuple[int, int]]) -> Piece:
+        """A piece of records whose places are known."""
+        piece = cls(b"", spans[0][0], spans[-1][1], len(spans))
+        piece._spans = spans
         return piece
 
     def spans(self) -> list[tuple[int, int]]:
@@ -134,11 +134,11 @@ def read_record(data: bytes, *, name: str, offset: int, index: int) -> RawRecord
 
 def known_record(value: dict[str, Any], start: int, end: int, index: int) -> RawRecord:
     """A record that has been parsed, and whose place is known."""
-    return _new_record((value, index, Piece.of_one(start, end), 0))
+    return _new_record((value, index, Piece.of([(start, end)]), 0))
 
 
-def is_record(value: Any) -> bool:
-    return isinstance(value, dict) and all(key in value for key in RECORD_KEYS)
+def is_record(value: Any, keys: Sequence[str] = RECORD_KEYS) -> bool:
+    return isinstance(value, dict) and all(key in value for key in keys)
 
 
 def record_error(what: str, name: str, offset: int, index: int) -> AnnotationError:

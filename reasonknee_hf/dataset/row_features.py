@@ -57,6 +57,8 @@ class RowFeatures(Features):
             if name in row:
                 row[name] = decode(row[name], token_per_repo_id)
         _introduce(label, {name: row[name] for name, _ in self._columns().decoders if name in row})
+        if "shape" in row and isinstance(row.get("image"), KneeVolume):
+            row["image"].stated = row["shape"], row.get("spacing")
         return row
 
     def _columns(self) -> _Columns:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reasonknee_hf.dataset.contract import Records
 from reasonknee_hf.dataset.index import RowIndex
-from reasonknee_hf.dataset.json_array import iter_parsed, parsed_behind, parsed_from
-from reasonknee_hf.dataset.json_record import Parsed, RawRecord, known_record, read_record
-from reasonknee_hf.dataset.json_text import as_array, parser
+from reasonknee_hf.dataset.json_record import Parsed, RawRecord, known_record
+from reasonknee_hf.dataset.record_forms import Form, form_of
 from reasonknee_hf.hub.tree import Tree
 
 # Each divides evenly among the usual numbers of ranks and workers (1, 2, 3, 4, 6, 8, 12, 24, …).
@@ -30,6 +30,7 @@ _LOOK_BACK = 16 * 1024
 _LOOK_AHEAD = 32 * 1024
 _GAP = 4 * 1024
 _FIRST_AFTER_SEEK = 256 * 1024
+_OURS = Records()
 
 
 def shard_count(scans: int) -> int:
@@ -44,7 +45,14 @@ def share(size: int, index: int, count: int) -> tuple[int, int]:
 
 
 def read_records(
-    tree: Tree, path: str, low: int, high: int, resume: tuple[int, str | None] | None = None
+    tree: Tree,
+    path: str,
+    low: int,
+    high: int,
+    resume: tuple[int, str | None] | None = None,
+    *,
+    records: Records = _OURS,
+    form: Form | None = None,
 ) -> Iterator[tuple[RawRecord | None, RawRecord]]:
     """The records of all scans whose first record begins in bytes `[low, high)` of an annotation array.
 
@@ -53,6 +61,8 @@ def read_records(
         path: The file.
         low, high: Any byte offsets; shares that lie end to end give every record exactly once.
         resume: To go on behind a record that was given: the byte behind it, and the volume that it names.
+        records: What its records name things.
+        form: How they are cut, where that is known.
 
     Yields:
         The first record of the scan (of a resumed scan, `None`), and the record.
@@ -61,24 +71,27 @@ def read_records(
         AnnotationError: The file is not the JSON it should be.
     """
     size = tree.size(path)
-    borders = _Borders(low, high)
+    borders = _Borders(low, high, records)
+    form = form or form_of(tree, path, records)
     if resume is None:
-        parsed = _from_before(tree, path, low, high, size)
+        parsed = _from_before(tree, path, low, high, size, form)
     else:
         start, run = resume
         borders.resume(run)
         chunks = _chunks(tree, path, start, high, size, first=_FIRST_AFTER_SEEK)
-        parsed = parsed_behind(chunks, name=path, start=start)
+        parsed = form.behind(chunks, start)
     for some in parsed:
         yield from borders.between(some)
         if borders.passed:
             return
 
 
-def read_values(tree: Tree, path: str, low: int, high: int) -> Iterator[list[dict[str, Any]]]:
+def read_values(
+    tree: Tree, path: str, low: int, high: int, *, records: Records = _OURS
+) -> Iterator[list[dict[str, Any]]]:
     """What the records of [`read_records`] say, many at once."""
-    borders = _Borders(low, high)
-    for some in _from_before(tree, path, low, high, tree.size(path)):
+    borders = _Borders(low, high, records)
+    for some in _from_before(tree, path, low, high, tree.size(path), form_of(tree, path, records)):
         if borders.are_around(some):
             yield some.values
         else:
@@ -90,8 +103,9 @@ def read_values(tree: Tree, path: str, low: int, high: int) -> Iterator[list[dic
 class _Borders:
     """Finds the records of the scans that begin in bytes `[low, high)`, among records in the order of the file."""
 
-    def __init__(self, low: int, high: int) -> None:
+    def __init__(self, low: int, high: int, records: Records) -> None:
         self._low, self._high = low, high
+        self._image_of = records.image_of
         self._head: RawRecord | None = None
         self._image: Any = None  # that the last record names
         self._begun = self._inside = False
@@ -104,8 +118,9 @@ class _Borders:
     def between(self, some: Parsed) -> Iterator[tuple[RawRecord | None, RawRecord]]:
         """Those of the next records that belong here, each with the first one of its scan."""
         head, run, begun, inside = self._head, self._image, self._begun, self._inside
+        image_of = self._image_of
         for record in some.records():
-            image = record.value.get("image")
+            image = image_of(record.value)
             if not begun or image != run:
                 if not record.begins_before(self._high):
                     self.passed = True
@@ -120,17 +135,18 @@ class _Borders:
         """Whether all of the next records belong here, as far as that can be told without looking at each."""
         if not self._inside or some.piece.end > self._high:
             return False
-        self._image = some.values[-1].get("image")
+        self._image = self._image_of(some.values[-1])
         return True
 
 
 def scan_reader(
-    tree: Tree, path: str, index: RowIndex, rows: Sequence[npt.NDArray[np.int64]]
+    tree: Tree, path: str, form: Form, index: RowIndex, rows: Sequence[npt.NDArray[np.int64]]
 ) -> Callable[[int, int], RawRecord]:
     """Reads the records of a few scans, by one request a scan, and gives a function that parses one of them.
 
     Args:
         tree, path: The annotation array.
+        form: How its records are cut.
         index: Its index.
         rows: Row numbers of each scan.
 
@@ -153,13 +169,12 @@ def scan_reader(
             counts[-1] += 1
         where.append(places)
     stretches = tree.ranges(path, spans)
-    parse = parser()
     parsed: dict[int, list[Any] | None] = {}
 
     def record(scan: int, place: int) -> RawRecord:
         stretch, number = where[scan][place]
         if stretch not in parsed:
-            values = parse(as_array(stretches[stretch]))
+            values = form.values(stretches[stretch])
             # Anything else between the records, or what only the exact parser reads: one by one.
             parsed[stretch] = values if values is not None and len(values) == counts[stretch] else None
         row = int(rows[scan][place])
@@ -167,24 +182,24 @@ def scan_reader(
         values, low = parsed[stretch], spans[stretch][0]
         if values is not None and type(values[number]) is dict:
             return known_record(values[number], start, stop, row)
-        return read_record(stretches[stretch][start - low : stop - low], name=path, offset=start, index=row)
+        return form.one(stretches[stretch][start - low : stop - low], start, row)
 
     return record
 
 
-def _from_before(tree: Tree, path: str, low: int, high: int, size: int) -> Iterator[Parsed]:
+def _from_before(tree: Tree, path: str, low: int, high: int, size: int, form: Form) -> Iterator[Parsed]:
     """Records from one that begins before `low` on, or from the first one of the file."""
     back = _LOOK_BACK
     while low > back:
         start = low - back
-        parsed = parsed_from(_chunks(tree, path, start, high, size), name=path, start=start)
+        parsed = form.found(_chunks(tree, path, start, high, size), start)
         first = next(parsed, None)
         if first is not None and first.piece.start < low:
             yield first
             yield from parsed
             return
         back *= 4
-    yield from iter_parsed(_chunks(tree, path, 0, high, size), name=path)
+    yield from form.all(_chunks(tree, path, 0, high, size))
 
 
 def _chunks(

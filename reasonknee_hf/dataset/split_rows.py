@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from reasonknee_hf.dataset.contract import Config, Release
+from reasonknee_hf.dataset.contract import Config, Records, Release
 from reasonknee_hf.dataset.faults import FaultLog
 from reasonknee_hf.dataset.index import IndexBuilder, RowIndex, keep_index, known_index, row_index
 from reasonknee_hf.dataset.joining import Joiner, RowOptions
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.dataset.order import permutation, repeats, total
+from reasonknee_hf.dataset.record_forms import Form, form_of
 from reasonknee_hf.dataset.shards import read_records, scan_reader, shard_count, share
 from reasonknee_hf.dataset.states import DONE, Passed, Place
 from reasonknee_hf.errors import OptionError
@@ -78,6 +79,16 @@ class SplitRows:
     def path(self) -> str:
         """The annotation array of the split."""
         return self.release.annotation_path(self.split, self.options.annotations)
+
+    @property
+    def records(self) -> Records:
+        """What its records name things."""
+        return self.joiner.records
+
+    @cached_property
+    def form(self) -> Form:
+        """How its records are cut."""
+        return form_of(self.release.tree, self.path, self.records)
 
     @cached_property
     def index(self) -> RowIndex:
@@ -234,15 +245,16 @@ class SplitRows:
             low, high = ranges[0][0], ranges[-1][1]
             whole = (low, high) == (0, size) and resume is None
             build = whole and self.known_index is None
-            index = IndexBuilder(self.release.dataset.question_of) if build else None
-            for head, record in read_records(self.release.tree, self.path, low, high, resume):
+            index = IndexBuilder(self.release.dataset.question_of, self.records) if build else None
+            read = partial(read_records, self.release.tree, self.path, records=self.records, form=self.form)
+            for head, record in read(low, high, resume):
                 if index is not None:
                     index.add(record)
                 while head is not None and not head.begins_before(ranges[at][1]):
                     at, passed = at + 1, 0
-                if self.joiner.is_chosen(record.value.get("image")):
+                if self.joiner.is_chosen(self.records.image_of(record.value)):
                     passed += 1
-                    yield run[at], Passed(passed, record), record
+                    yield run[at], Passed(passed, record, self.records), record
             if index is not None:
                 keep_index(self.release, self.path, index)
 
@@ -315,7 +327,7 @@ class SplitRows:
                 continue
             if seed is not None:
                 pairs = [pairs[position] for position in permutation(len(pairs), seed, epoch, shard, start)]
-            record = scan_reader(self.release.tree, self.path, self.index, rows)
+            record = scan_reader(self.release.tree, self.path, self.form, self.index, rows)
             yield from starmap(record, pairs[passed:])
             passed = 0
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from reasonknee_hf.dataset.contract import Records
 from reasonknee_hf.dataset.json_record import RawRecord
 from reasonknee_hf.errors import StateError
 
@@ -43,17 +44,18 @@ class Passed:
     The place is worked out when it is asked for: where a record ends takes a closer look at the file.
     """
 
-    __slots__ = ("record", "row")
+    __slots__ = ("record", "records", "row")
 
-    def __init__(self, row: int, record: RawRecord | None = None) -> None:
+    def __init__(self, row: int, record: RawRecord | None = None, records: Records | None = None) -> None:
         self.row = row
         self.record = record  # the last one, in published order
+        self.records = records  # what it names things
 
     def place(self) -> Place:
         """The place itself."""
-        if self.record is None:
+        if self.record is None or self.records is None:
             return Place(self.row)
-        return Place(self.row, self.record.end, self.record.value.get("image"))
+        return Place(self.row, self.record.end, self.records.image_of(self.record.value))
 
 
 class Places:

@@ -346,7 +346,7 @@ def rows_behind(stream: datasets.IterableDataset) -> list[SplitRows]:
 
 def _volumes_of(item: tuple[str, Passed, str, dict[str, Any]]) -> tuple[KneeVolume, ...]:
     """The volumes of a row that has its stored form."""
-    image, mask = item[3]["image"], item[3].get("mask")
+    image, mask = item[3].get("image"), item[3].get("mask")
     return _volumes(image and image["path"], mask and mask["path"])
 
 

@@ -241,10 +241,14 @@ def _whole_patches(low: int, high: int, count: int, multiple: int) -> tuple[int,
 
 
 def _upright(axcodes: str) -> tuple[tuple[int, bool], tuple[int, bool]]:
-    """For rows and columns of upright frames: the axis of the volume (1 or 2) and whether it is flipped."""
-    vertical = 1 if axcodes[1] in "IS" else 2
+    """For rows and columns of upright frames: the axis of the volume (1 or 2) and whether it is flipped.
+
+    Heads are up; in axial frames, which have none, the front is. The front is left; where it cannot be, the right is.
+    """
+    down = "IS" if set(axcodes[1:]) & set("IS") else "AP"
+    vertical = 1 if axcodes[1] in down else 2
     other = 3 - vertical
-    return (vertical, axcodes[vertical] == "S"), (other, axcodes[other] == "A")
+    return (vertical, axcodes[vertical] in "SA"), (other, axcodes[other] in "AR")
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:

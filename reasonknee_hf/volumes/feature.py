@@ -63,6 +63,7 @@ class VolumeFeature(_Base):
         id (`str`, *optional*): as in every feature type of `datasets`.
         axes (`str`, *optional*): axis codes of the grid that the boxes of the rows live on, see [`KneeVolume`]. Images
             and masks with the same `axes` have voxels in one order, whatever order their files have.
+        across (`str`, defaults to `"R"`): the axis that slices lie along, see [`KneeVolume`]; `"S"` for axial ones.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class VolumeFeature(_Base):
         decode: bool = True,
         id: str | None = None,
         axes: str | None = None,
+        across: str = "R",
     ) -> None:
         super().__init__(decode=decode, id=id)
         self.mask = mask
         self.labels = dict(labels) if labels is not None else None
         self.axes = axes
+        self.across = across
         environment.volume_cache_bytes()  # a setting that is wrong is said before the first row is touched
 
     def __repr__(self) -> str:
@@ -136,7 +139,13 @@ class VolumeFeature(_Base):
         path, data = value.get("path"), value.get("bytes")
         if path is None and data is None:
             return None
-        return KneeVolume(_without_gzip_hop(path), data, mask=self.mask, labels=self.labels, axes=self.axes)
+        given: dict[str, Any] = {
+            "mask": self.mask,
+            "labels": self.labels,
+            "axes": self.axes,
+            "across": self.across,
+        }
+        return KneeVolume(_without_gzip_hop(path), data, **given)
 
     def cast_storage(self, storage: pa.Array) -> pa.StructArray:
         """Casts strings (paths), binaries (files) or structs of either to the stored type.

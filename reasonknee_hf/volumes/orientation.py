@@ -76,9 +76,14 @@ def check_codes(codes: str) -> str:
 
 
 @cache
-def slice_first_codes(codes: str) -> str:
-    """The slice-first order of a file: its left-right axis first, the other two as stored, no flips."""
-    front = next(letter for letter in codes if letter in "RL")
+def slice_first_codes(codes: str, across: str = "R") -> str:
+    """The slice-first order of a file: the axis that slices lie along first, the other two as stored, no flips.
+
+    Args:
+        codes: Of the file.
+        across: A letter of the axis that slices lie along: R or L (left-right), A or P, S or I (head-feet).
+    """
+    front = next(letter for letter in codes if _WORLD_AXIS[letter] == _WORLD_AXIS[across])
     return front + codes.replace(front, "")
 
 

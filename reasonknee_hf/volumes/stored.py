@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 _KEYS = ("bytes", "path")
+_ROUNDED = 0.01  # share by which a spacing that is told in a few digits may be off
 Self = TypeVar("Self", bound="ReadsAsStored")
 
 
@@ -133,6 +134,7 @@ class StoredVolume(ReadsAsStored):
         self._codes: str | None = None  # wanted axis codes; None is slice-first
         self._assumed: str | None = None  # axis codes of the file, where the file itself does not tell
         self._header: NiftiHeader | None = None
+        self.stated: tuple[Sequence[int] | None, Sequence[float] | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_header": None}
@@ -166,8 +168,19 @@ class StoredVolume(ReadsAsStored):
         """
         if self._header is None:
             with self._named_errors():
-                self._header = decode.load_header(self.path, self._data)
+                self._header = self._agreeing(decode.load_header(self.path, self._data))
         return self._header
+
+    def _agreeing(self, header: NiftiHeader) -> NiftiHeader:
+        """The header, if it says what the row says of shape and spacing."""
+        shape, spacing = self.stated or (None, None)
+        near = spacing is None or np.allclose(header.zooms, spacing, rtol=_ROUNDED, atol=0)
+        if (shape is not None and tuple(shape) != tuple(header.shape)) or not near:
+            raise GridMismatchError(
+                f"the row tells of a volume of {tuple(shape or ())} voxels of {tuple(spacing or ())} mm, the file has"
+                f" {tuple(header.shape)} of {tuple(float(zoom) for zoom in header.zooms)} mm: it is another one."
+            )
+        return header
 
     @property
     def nifti(self) -> Any:
@@ -213,7 +226,8 @@ class StoredVolume(ReadsAsStored):
             decoded = volume_cache().get(key, load, enough)
         if not ahead and decoded.is_whole:
             volume_cache().touch(self.cache_name, decoded.array.nbytes)
-        self._header = decoded.header
+        with self._named_errors():
+            self._header = self._agreeing(decoded.header)
         return decoded
 
     def _name(self) -> str:

@@ -28,8 +28,9 @@ class KneeVolume(StoredVolume):
     | `crop(box, whole=False)` | the file up to the end of the box on its slowest axis | that part |
     | `nifti` | the whole file | its plain bytes |
 
-    `shape`, `affine`, `spacing`, `axcodes`, `array()` and boxes all speak of the **slice-first** array: the
-    axis that runs left-right in the world (from the affine) comes first, the other two keep their order. Nothing
+    `shape`, `affine`, `spacing`, `axcodes`, `array()` and boxes all speak of the **slice-first** array: the axis that
+    slices lie along (left-right in the world, by the affine, if `across` is not given) comes first, the other two keep
+    their order. Nothing
     is ever resampled. `oriented("RAS")` gives the same volume in another order, `header` and `nifti` speak of the
     file as stored. No descriptor stays open, and the object pickles as its path (or bytes), never with voxels.
 
@@ -45,8 +46,10 @@ class KneeVolume(StoredVolume):
         label: what to call the volume in errors, such as the row's id.
         labels: names of structures and their ids, for masks.
         axes: axis codes, as stored, of the grid that boxes live on, such as "PIR"; those of the file by default.
+        across: a letter of the axis that slices lie along: R (left-right), A or S (head-feet).
 
     Attributes:
+        stated: shape and spacing, as stored, by the row; compared with the header when that is read.
         grid_mask: the mask on whose grid boxes live; None where only `axes` tells.
         axes_unknown: whether the volume is of a row that was read back without its axes, so that boxes are refused.
     """  # noqa: E501
@@ -60,8 +63,10 @@ class KneeVolume(StoredVolume):
         label: str | None = None,
         labels: Mapping[str, int] | None = None,
         axes: str | None = None,
+        across: str = "R",
     ) -> None:
         super().__init__(path, data, mask=mask, label=label, axes=axes)
+        self._across = across
         self._names = labels
         self.grid_mask: KneeVolume | None = None
         self.axes_unknown = False
@@ -97,7 +102,7 @@ class KneeVolume(StoredVolume):
     @property
     def axcodes(self) -> str:
         """Direction in which each axis of `array()` grows, such as "RPI"; the closest if oblique."""
-        return self._codes or orientation.slice_first_codes(self._axes or self._stored_codes)
+        return self._codes or orientation.slice_first_codes(self._axes or self._stored_codes, self._across)
 
     def oriented(self, codes: str) -> KneeVolume:
         """The same volume with its axes in another order, such as "RAS". Never resampled; reads nothing.

@@ -29,6 +29,7 @@ from reasonknee_hf.hub.trees.open_tree import open_tree
 from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
 from reasonknee_hf.hub.wire.opened import name_here, seal
+from reasonknee_hf.hub.wire.repository import is_repo_id
 from reasonknee_hf.hub.wire.tokens import Credentials, with_options
 from reasonknee_hf.hub.zips.archive import CutArchive
 from reasonknee_hf.hub.zips.parts import PartSet
@@ -283,9 +284,17 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         if tree.sha is None:
             root = tree.identity
             return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
+        return self._address(tree.identity.partition("@")[0], path, tree.sha)
+
+    def unasked_url(self, path: str) -> str:
+        """The full URL of a path, made without asking the Hub which commit is meant, or whether there is such a file."""
+        if self._mounted is None and is_repo_id(self.source) and not os.path.isdir(self.source):
+            return self._address(self.source, path, self.revision)
+        return self.unstrip_protocol(path)
+
+    def _address(self, source: str, path: str, revision: str | None) -> str:
         endpoints = () if self._endpoints_are_usual() else tuple(one.url for one in self._endpoints)
-        opened = self._credentials.name
-        return build_url(Address(tree.identity.partition("@")[0], path, tree.sha, endpoints, opened))
+        return build_url(Address(source, path, revision, endpoints, self._credentials.name))
 
     def url(self, path: str) -> str:
         """What `fsspec.open` opens in any other process: the tree's own URL of a file, ours for a member.
