@@ -183,7 +183,9 @@ class TestSelection:
         def read():
             return int(Path("/proc/self/io").read_text().split()[1])
 
-        assert len(ids(stream(release, questions=5))) == SCANS  # imports, and the index, are read before it counts
+        assert (
+            len(ids(stream(release, questions=5))) == SCANS
+        )  # imports, and the index, are read before it counts
         ds, array = stream(release, questions=5), next(Path(release).rglob("train.json")).stat().st_size
         before = read()
         list(ds)
