@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from hashlib import sha256
 from itertools import chain, pairwise
+from pathlib import Path
 
 import datasets
 import pytest
@@ -174,6 +175,21 @@ class TestSelection:
         other.load_state_dict(one.state_dict())
         with pytest.raises(reasonknee_hf.ReasonKneeError, match="selection"):
             next(iter(other))
+
+    def test_one_question_of_all_scans_reads_its_records_and_little_else(self, release):
+        if not Path("/proc/self/io").exists():
+            pytest.skip("bytes that a process reads are counted by Linux alone")
+
+        def read():
+            return int(Path("/proc/self/io").read_text().split()[1])
+
+        assert (
+            len(ids(stream(release, questions=5))) == SCANS
+        )  # imports, and the index, are read before it counts
+        ds, array = stream(release, questions=5), next(Path(release).rglob("train.json")).stat().st_size
+        before = read()
+        list(ds)
+        assert read() - before <= array / 40 + 32 * 1024  # the table of the split
 
     def test_map_style_and_the_config_without_questions(self, release, tmp_path):
         options = {"source": release, "split": "train", "masks": False, "cache_dir": str(tmp_path)}

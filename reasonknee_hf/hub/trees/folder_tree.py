@@ -136,22 +136,28 @@ class FsspecTree:
         if size <= POINTER_LIMIT:
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
-        return [self._range(path, start, stop) for start, stop in spans]
+        if not self._local:
+            return [self._range(path, start, stop) for start, stop in spans]
+        # Unbuffered: a buffer reads a page or more around each of many short spans.
+        with self._readable(path), open(self._full(path), "rb", buffering=0) as file:
+            found = []
+            for start, stop in spans:
+                file.seek(start)
+                found.append(self._whole(path, file.read(stop - start), start, stop))
+            return found
 
     def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
         """What `check` makes of the bytes of `spans`. There is nobody else to ask."""
         return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
 
     def _range(self, path: str, start: int, stop: int) -> bytes:
-        if self._local:
-            with self._readable(path), open(self._full(path), "rb") as file:
-                file.seek(start)
-                data = file.read(stop - start)
-        elif stop > start:
-            with self._readable(path):
-                data = bytes(self._fs.cat_file(self._full(path), start=start, end=stop))
-        else:
-            data = b""
+        if stop == start:
+            return b""
+        with self._readable(path):
+            data = bytes(self._fs.cat_file(self._full(path), start=start, end=stop))
+        return self._whole(path, data, start, stop)
+
+    def _whole(self, path: str, data: bytes, start: int, stop: int) -> bytes:
         if len(data) != stop - start:
             raise IntegrityError(
                 f"{path!r} of {self.name}: bytes {start}-{stop} came back as {len(data)} bytes. "

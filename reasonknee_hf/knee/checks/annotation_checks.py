@@ -16,7 +16,7 @@ from datasets.utils import tqdm
 
 from reasonknee_hf.dataset.json_array import iter_records, iter_share
 from reasonknee_hf.dataset.json_record import RawRecord
-from reasonknee_hf.errors import AmbiguousPathError, AnnotationError, IntegrityError
+from reasonknee_hf.errors import AmbiguousPathError, AnnotationError, IntegrityError, ReleaseError
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.checks.table_checks import Tables, fold_id
@@ -24,6 +24,7 @@ from reasonknee_hf.knee.moaks import QUESTIONS, fold
 from reasonknee_hf.knee.records import MARKER, to_row
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan, scan_from_image_path, unlisted_scan
+from reasonknee_hf.knee.source_grades import FOLDER, SourceGrades
 from reasonknee_hf.verify.findings import Findings
 
 QUESTIONS_PER_SCAN = 62
@@ -87,7 +88,7 @@ def check_annotations(
         Digests by split and kind (`"all"` or `"balanced"`).
     """
     digests: dict[tuple[str, str], Digests] = {}
-    scans = list(tables)
+    scans, sources = list(tables), _source_grades(release, found)
     for split in layout.SPLITS:
         for kind in ("all", "balanced"):
             path = layout.annotation_file(split, kind)
@@ -97,7 +98,9 @@ def check_annotations(
             elif split not in tables.scans:
                 found.not_checked.append(f"{path}: its split table could not be read")
             elif path not in unusable:
-                digests[split, kind] = _Pass(release, tables, scans, split, path, found).run()
+                digests[split, kind] = _Pass(
+                    release, tables, scans, split, path, sources if kind == "all" else None, found
+                ).run()
     for (split, kind), digest in digests.items():
         _check_repeats(digest, found)
         if kind == "all":
@@ -107,12 +110,31 @@ def check_annotations(
     return digests
 
 
+def _source_grades(release: Release, found: Findings) -> SourceGrades | None:
+    try:
+        sources = SourceGrades(release.tree)
+    except (ReleaseError, IntegrityError) as error:
+        found.add("table-broken", str(error))
+        return None
+    if not sources:
+        found.not_checked.append(f"grades against their sources: the release has no tables in {FOLDER}")
+    return sources or None
+
+
 class _Pass:
     """One pass over one annotation file."""
 
     def __init__(
-        self, release: Release, tables: Tables, scans: list[Scan], split: str, path: str, found: Findings
+        self,
+        release: Release,
+        tables: Tables,
+        scans: list[Scan],
+        split: str,
+        path: str,
+        sources: SourceGrades | None,
+        found: Findings,
     ) -> None:
+        self._sources = sources
         self._release, self._tables, self._split, self._path = release, tables, split, path
         self._scans, self._found = scans, found
         self._numbers = {scan.scan_id: number for number, scan in enumerate(scans)}
@@ -180,7 +202,10 @@ class _Pass:
             self._found.add("prompt-unknown", f"{self._where(record)}: {row['prompt'][:60]!r}…")
         if not row["grades"] and "grades" not in unfit:
             self._found.add("grades-missing", f"{row['id']} ({self._where(record)})")
-        for kind, told in [*_grade_defects(row), *_answer_defects(row, record.value, known)]:
+        defects = [*_grade_defects(row), *_answer_defects(row, record.value, known)]
+        if scan is not None and self._sources is not None:
+            defects += _source_defects(row, scan, self._sources)
+        for kind, told in defects:
             self._found.add(kind, f"{row['id']} ({self._where(record)}){told}")
         if row["bbox"] is None and "bbox" not in unfit:
             self._found.add("box-missing", f"{row['id']} ({self._where(record)})")
@@ -212,6 +237,19 @@ def _grade_defects(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     lacking = [attribute.name for attribute in question.attributes if attribute not in given.values()]
     if lacking:
         yield "grades-partial", f": without {', '.join(lacking)}"
+
+
+def _source_defects(row: Mapping[str, Any], scan: Scan, sources: SourceGrades) -> Iterator[tuple[str, str]]:
+    """Grades of a record against those of the tables that they were made from."""
+    question = QUESTIONS.get(row["question_id"])
+    if question is None:
+        return
+    for given in row["grades"] or ():
+        attribute = question.attribute(given["attribute"])
+        known = None if attribute is None else sources.of(scan, question.id, attribute.name)
+        if known is not None and given["grade"] not in known:
+            told = f": {given['attribute']} {given['grade']}, the tables have {sorted(known) or 'none'}"
+            yield "grade-other" if known else "grade-unsourced", told
 
 
 def _answer_defects(

@@ -70,6 +70,9 @@ def _opened(
             if not quiet:
                 found.add(f"{kind}-broken", str(error))
         else:
+            if not quiet:
+                for note in volume.header.notes:
+                    found.add("header-note", f"{scan.scan_id}: {held.path}: {note}")
             yield volume
 
 

@@ -135,6 +135,8 @@ def _open(
     except _UNREADABLE as error:
         found.add(f"{kind}-broken", str(error))
         return None
+    for note in volume.header.notes:
+        found.add("header-note", f"{scan.scan_id}: {held.path}: {note}")
     if _is_empty(array, kind):
         found.add(f"{kind}-empty", f"{scan.scan_id}: {held.path}")
     else:

@@ -11,12 +11,12 @@ from reasonknee_hf.knee.sample.phantom import Grid
 from reasonknee_hf.knee.sample.sample_labels import RECORDED_QUESTIONS
 
 SPLITS = ("train", "val", "test")
-VISITS: dict[str, tuple[int, str, str]] = {
-    # visit: (year of the first ones, folder of its images, number in the names of the tables of grades)
-    "00M": (2004, "00mDESS/0.C.2", "00"),
-    "12M": (2005, "12mDESS/1.C.2", "01"),
-    "24M": (2006, "24mDESS/3.C.2", "03"),
-    "48M": (2008, "48mDESS/6.C.1", "06"),
+VISITS: dict[str, tuple[int, str]] = {
+    # visit: (year of the first ones, folder of its images)
+    "00M": (2004, "00mDESS/0.C.2"),
+    "12M": (2005, "12mDESS/1.C.2"),
+    "24M": (2006, "24mDESS/3.C.2"),
+    "48M": (2008, "48mDESS/6.C.1"),
 }
 BULK = 64
 """Samples with more scans than this get a coarser grid, so that thousands can be written."""

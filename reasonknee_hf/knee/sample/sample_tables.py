@@ -10,16 +10,11 @@ from collections.abc import Iterable, Sequence
 
 from reasonknee_hf.knee.layout import SPLIT_HEADER
 from reasonknee_hf.knee.moaks import QUESTIONS
-from reasonknee_hf.knee.sample.plan import SPLITS, VISITS, SampleScan
+from reasonknee_hf.knee.sample.plan import SPLITS, SampleScan
 from reasonknee_hf.knee.sample.prompts import all_prompts
 from reasonknee_hf.knee.sample.sample_labels import LABELS, RECORDED_QUESTIONS, question_labels
 from reasonknee_hf.knee.sample.sample_texts import mapping
-
-_SITES = (
-    *("PM", "PL"),
-    *("FMA", "FMC", "FMP", "FLA", "FLC", "FLP"),
-    *("TMA", "TMC", "TMP", "TLA", "TLC", "TLP", "SS"),
-)
+from reasonknee_hf.knee.source_grades import COLUMNS, VISITS
 
 
 def _csv(rows: Iterable[Sequence[object]]) -> str:
@@ -64,23 +59,12 @@ def grade_tables(scans: Sequence[SampleScan], seed: int) -> dict[str, str]:
     Every file uses the prefix `V00`; each cartilage variable stands twice under one name (size, then depth);
     cells may be empty, `.` or an impossible `5`; a knee may have two rows that contradict each other.
     """
-    header = ["ID", "SIDE", "READPRJ", "VERSION"]
-    columns: list[tuple[int, str]] = []  # (question, attribute) of the columns behind the keys
-    for site, bml in zip(_SITES, range(1, 16), strict=True):
-        for letter, attribute in (("S", "size"), ("N", "number"), ("P", "percent_bml")):
-            header.append(f"V00MBM{letter}{site}")
-            columns.append((bml, attribute))
-    for site, cartilage in zip(_SITES[:-1], range(16, 30), strict=True):
-        header += [f"V00MCM{site}"] * 2
-        columns += [(cartilage, "size"), (cartilage, "depth")]
-    menisci = [f"V00MMT{side}{part}" for side in "ML" for part in "ABP"]
-    header += ["V00MSYIC", "V00MEFFWK", *menisci, "V00MMRTM", "V00MMRTL", "V00MACLTR"]
-    columns += [(42, "grade"), (43, "grade"), *((question, "morphology") for question in range(48, 54))]
-    columns += [(58, "presence"), (59, "presence"), (60, "complete_tear")]
+    known = [*COLUMNS, ("V00MACLTR", 60, "complete_tear")]
+    header = ["ID", "SIDE", "READPRJ", "VERSION", *(name for name, _, _ in known)]
 
     def row(scan: SampleScan, project: str, version: int, lot: random.Random) -> list[object]:
         cells: list[object] = []
-        for question, attribute in columns:
+        for _, question, attribute in known:
             grade: object = scan.grades[question][attribute]
             spoiled = lot.random()
             cells.append("" if spoiled < 0.02 else "." if spoiled < 0.04 else 5 if spoiled < 0.045 else grade)
@@ -92,7 +76,7 @@ def grade_tables(scans: Sequence[SampleScan], seed: int) -> dict[str, str]:
             lot = random.Random(f"readings {seed} {prefix}{number}")
             rows: list[Sequence[object]] = [header]
             for scan in scans:
-                if VISITS[scan.visit][2] != number or (prefix and scan.number % 4):
+                if VISITS[scan.visit] != number or (prefix and scan.number % 4):
                     continue
                 rows.append(row(scan, "FNIH" if prefix else "65", 1, lot))
                 if not prefix and scan.number % 3 == 0:
