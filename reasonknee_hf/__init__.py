@@ -77,7 +77,10 @@ def _notebook_html(volume: Any) -> str:
 volumes.notebook_html = _notebook_html
 
 # Short name -> where its description lies; imported when the name is first asked for. The first one is the default.
-_DATASETS = {"reasonknee": "reasonknee_hf.knee.description:KNEE"}
+_DATASETS = {
+    "reasonknee": "reasonknee_hf.knee.description:KNEE",
+    "deeptumorvqa": "reasonknee_hf.tumor.tumor_description:TUMOR",
+}
 
 for _name, _where in _DATASETS.items():
     make_known(_name, _where)

@@ -28,12 +28,12 @@ FLOORS = (
     ("dataset",),
     ("bench", "verify"),
     ("train", "publish"),
-    ("knee",),
+    ("knee", "tumor"),
     ("__init__",),
     ("cli",),
     ("__main__",),
 )
-ABOVE_ALL = {"knee", "cli", "__init__", "__main__"}
+ABOVE_ALL = {"knee", "tumor", "cli", "__init__", "__main__"}
 
 
 def module_of(file: Path) -> str:

@@ -220,6 +220,7 @@ class Description:
         unlisted: The scan that a volume's name alone tells, for records of volumes that a split does not list.
         question_of: The number of the question that a prompt, or what `records` names in its place, asks; `None` for
             an unknown one.
+        marks: Beginnings of the paths of files that only its releases have.
         links: Columns that only say where a file lies; no version that is written has them.
         weights: The weight of each row of an annotation file where rare answers come more often: takes the release, the
             file, and its `RowIndex`.
@@ -249,6 +250,7 @@ class Description:
     question_of: Callable[[str], int | None]
     builder: str
     records: Callable[[str], Records] = _like_ours
+    marks: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     weights: Callable[[Any, str, Any], npt.NDArray[np.float64]] | None = None
     card: str | None = None
@@ -320,6 +322,15 @@ def described(name: str | None = None) -> Description:
     if name not in _known:
         _known[name] = imported(_places[name])
     return _known[name]
+
+
+def resembled(dataset: Description, paths: Collection[str]) -> str:
+    """Which other dataset these files are of, as a sentence for people; empty where they are of none that is known."""
+    for name in _places:
+        other = described(name)
+        if other is not dataset and other.marks and any(path.startswith(other.marks) for path in paths):
+            return f"It looks like one of {other.title}: load_dataset({name!r}, ...)."
+    return ""
 
 
 def _unpickled(name: str, where: str) -> Description:

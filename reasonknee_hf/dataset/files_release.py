@@ -64,7 +64,8 @@ class FilesRelease:
         self.images = None if images is None else images.source
         there, wanted = fs.tree.entries(), [path for some in files.values() for path in some.values()]
         self.files = {
-            kind: {split: path for split, path in some.items() if path in there} for kind, some in files.items()
+            kind: {split: path for split, path in some.items() if path in there}
+            for kind, some in files.items()
         }
         if not any(self.files.values()):
             found = f"{len(there)} files, e.g. {next(iter(there))!r}" if there else "nothing"

@@ -185,6 +185,7 @@ KNEE = Description(
     lessons="reasonknee_hf.knee.training.knee_lessons:KNEE_LESSONS",
     checks="reasonknee_hf.knee.checks:check",
     weights=row_weights,
+    marks=("data/split_files/", "data/generate_data/"),
     annotations=("all", "balanced"),
     open_options=("source", "revision", "endpoint", "images", "high_fidelity"),
 )

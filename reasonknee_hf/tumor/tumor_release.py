@@ -10,7 +10,13 @@ from typing import Any
 
 from reasonknee_hf.dataset.contract import Description, resembled
 from reasonknee_hf.dataset.files_release import FileScan, FilesRelease
-from reasonknee_hf.errors import FileMissingError, ForbiddenError, OptionError, ReleaseError, RemoteMissingError
+from reasonknee_hf.errors import (
+    FileMissingError,
+    ForbiddenError,
+    OptionError,
+    ReleaseError,
+    RemoteMissingError,
+)
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.tumor import tumor_files as files
 
@@ -80,7 +86,9 @@ class TumorRelease(FilesRelease):
     def scans(self, split: str) -> Sequence[Any]:
         """The volumes of a split. Those of the test and of training are known without reading questions."""
         if split not in self._listed:
-            known = {"test": [*self.own_volumes], "train": self._train_ids, "holdout": self._train_ids}.get(split)
+            known = {"test": [*self.own_volumes], "train": self._train_ids, "holdout": self._train_ids}.get(
+                split
+            )
             if not known:
                 return super().scans(split)
             self._listed[split] = [self.scan_of(name, split) for name in known]

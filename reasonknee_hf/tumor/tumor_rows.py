@@ -14,7 +14,7 @@ from typing import Any
 
 from reasonknee_hf.dataset.contract import Problem, own_name
 from reasonknee_hf.dataset.json_text import is_unicode
-from reasonknee_hf.tumor.question_types import SUBTYPES
+from reasonknee_hf.tumor.question_types import STAGES, SUBTYPES, Subtype, subtype_of
 from reasonknee_hf.tumor.tumor_files import SCAN_ID
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -77,11 +77,10 @@ def to_row(
             problems.append(Problem(column, f"{_shown(value)} {error}"))
             return None
 
-    subtype = read("subtype", "question_subtype", _known_subtype)
-    asked = SUBTYPES.get(subtype)
+    asked: Subtype | None = read("subtype", "question_subtype", _known_subtype)
     stage = read("stage", "question_type", _known_stage)
     if asked is not None and stage is not None and stage != asked.stage:
-        problems.append(Problem("stage", f"{stage!r}, but {subtype!r} is of the stage {asked.stage!r}"))
+        problems.append(Problem("stage", f"{stage!r}, but {asked.name!r} is of the stage {asked.stage!r}"))
         stage = None
     options = read("options", "mc_question", read_options)
     letter = read("correct_option", "correct_option", _letter)
@@ -94,9 +93,9 @@ def to_row(
         "id": read("id", "qid") or f"{scan.scan_id}_{own_name(record)}",
         **scan_columns(scan, image, mask),
         "organ_picture": _organ_picture(scan, own),
-        "question_id": None if asked is None else asked.number,
+        "question_id": None if asked is None else asked.id,
         "stage": stage,
-        "subtype": subtype,
+        "subtype": None if asked is None else asked.name,
         "answer_type": None if asked is None else asked.answer_type,
         "question": read("question", "question"),
         "answer": read("answer", "answer"),
@@ -114,7 +113,11 @@ def to_row(
         "contrast": read("contrast", "contrast"),
         "record": _as_json(record),
     }
-    for column, member in (("question", "question"), ("subtype", "question_subtype"), ("stage", "question_type")):
+    for column, member in (
+        ("question", "question"),
+        ("subtype", "question_subtype"),
+        ("stage", "question_type"),
+    ):
         if _is_nothing(record.get(member)):
             problems.append(Problem(column, f"the record has no {member}"))
     return row, problems
@@ -200,18 +203,17 @@ def _is_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _known_subtype(value: Any) -> str:
-    name = str(value).strip().casefold()
-    if name not in SUBTYPES:
+def _known_subtype(value: Any) -> Subtype:
+    found = subtype_of(value)
+    if found is None:
         raise ValueError(f"is none of the {len(SUBTYPES)} subtypes")
-    return name
+    return found
 
 
 def _known_stage(value: Any) -> str:
     stage = str(value).strip().casefold()
-    stages = dict.fromkeys(one.stage for one in SUBTYPES.values())
-    if stage not in stages:
-        raise ValueError(f"is none of the stages {', '.join(stages)}")
+    if stage not in STAGES:
+        raise ValueError(f"is none of the stages {', '.join(STAGES)}")
     return stage
 
 

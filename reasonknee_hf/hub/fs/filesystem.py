@@ -287,7 +287,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
         return self._address(tree.identity.partition("@")[0], path, tree.sha)
 
     def unasked_url(self, path: str) -> str:
-        """The full URL of a path, made without asking the Hub which commit is meant, or whether there is such a file."""
+        """The full URL of a path, made without asking which commit is meant, or whether there is such a file."""
         if self._mounted is None and is_repo_id(self.source) and not os.path.isdir(self.source):
             return self._address(self.source, path, self.revision)
         return self.unstrip_protocol(path)
