@@ -221,6 +221,8 @@ def _from_file(path: Path, named: NamedByRow) -> Iterator[Entry]:
         raise PredictionError(
             f"{path}: not JSON ({error}), and no table with a column id. Was the run cut off while writing?"
         ) from error
+    if isinstance(content, dict) and isinstance(content.get("results"), list):
+        content = content["results"]  # metrics stand beside them
     if isinstance(content, dict):
         yield from _from_mapping(content, str(path))
     elif isinstance(content, list):

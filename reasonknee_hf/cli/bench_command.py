@@ -26,7 +26,9 @@ from reasonknee_hf.cli.source_options import (
     check_picture,
     check_target,
     open_chosen_release,
+    source_options,
 )
+from reasonknee_hf.dataset.contract import known_names
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.scoring.settings import SETTINGS
 
@@ -60,6 +62,11 @@ _HELP = {
 def _add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("predictions", nargs="+", metavar="PRED", help=_PRED)
     parser.add_argument("--name", help="what to call the run in tables (default: the file's name)")
+    other = parser.add_argument_group("benchmarks of options and free answers")
+    other.add_argument("--form", help="mc (letters, the default) or freeform")
+    other.add_argument("--mode", help="tools that the model had, as direct, oracle, predicted, vision")
+    other.add_argument("--input", help="what it saw, as 3d_volume, 2d_image, 2d_video")
+    other.add_argument("--tolerance", type=float, help="share of the truth by which a number may be off")
     parser.add_argument(
         "--priors", metavar="train|FILE", help="grade counts: of the source's training split, or a file"
     )
@@ -113,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _score(args: argparse.Namespace) -> int:
+    if args.dataset not in (None, known_names()[0]):
+        return _score_elsewhere(args)
     from reasonknee_hf.bench import read_references, score
     from reasonknee_hf.bench.setting_pairs import attribution, attribution_table
 
@@ -141,6 +150,34 @@ def _score(args: argparse.Namespace) -> int:
         print(report.text(compare_paper=args.compare == "paper"))
     if effects:
         print(attribution_table(effects).text())
+    return 0
+
+
+def _score_elsewhere(args: argparse.Namespace) -> int:
+    """By the benchmark of another dataset, which brings its own report."""
+    from reasonknee_hf.bench.scorer import offered_by
+
+    check_files(args.predictions)
+    for target in filter(None, (args.json, args.items)):
+        check_target(target)
+    names = ("form", "mode", "input", "tolerance")
+    text, report = offered_by(args.dataset, "score_files")(
+        args.predictions,
+        opening=source_options(args),
+        settings={name: getattr(args, name) for name in names if getattr(args, name) is not None},
+        paper=args.compare == "paper",
+        conflicts=args.conflicts,
+        rounds=args.rounds,
+        seed=args.seed,
+        name=args.name or Path(args.predictions[0]).stem,
+    )
+    if args.json:
+        save_text(args.json, json.dumps(report.data, indent=1, ensure_ascii=False) + "\n")
+    if args.items:
+        save_text(
+            args.items, "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in report.records())
+        )
+    print(text, end="")
     return 0
 
 

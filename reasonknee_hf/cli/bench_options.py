@@ -23,7 +23,7 @@ def add_references(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--annotations", choices=("all", "balanced"), default="all", help="balanced is a subset too"
     )
-    add_source_options(parser)
+    add_source_options(parser, dataset=True)
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from reasonknee_hf.knee.release import Release
+from reasonknee_hf.dataset.contract import described, known_names
 
 
-def add_source_options(parser: argparse.ArgumentParser, *, images: bool = True) -> None:
-    """Adds the options that say which release a command reads."""
+def add_source_options(
+    parser: argparse.ArgumentParser, *, images: bool = True, dataset: bool = False
+) -> None:
+    """Adds the options that say which release a command reads, and of which dataset."""
+    if dataset:
+        parser.add_argument(
+            "--dataset", choices=known_names(), help="short name (default: the first of them)"
+        )
     parser.add_argument(
         "--source", help="Hub dataset id, folder, fsspec URL or 'sample' (default: the published one)"
     )
@@ -68,8 +74,6 @@ def check_picture(path: str | Path) -> None:
     check_target(path)
 
 
-def open_chosen_release(args: argparse.Namespace) -> Release:
+def open_chosen_release(args: argparse.Namespace) -> Any:
     """The release that the source options name."""
-    from reasonknee_hf.knee.description import open_release
-
-    return open_release(**source_options(args))
+    return described(getattr(args, "dataset", None)).open(**source_options(args))

@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Exit code: 0 if no finding is of level error, 1 if one is or if the release cannot be opened, "
         "2 for a wrong command line. Nothing is changed."
     )
-    add_source_options(parser)
+    add_source_options(parser, dataset=True)
     parser.add_argument("--deep", action="store_true", help="read volumes and masks too")
     parser.add_argument(
         "--limit-scans", type=int, metavar="N", help="with --deep: read N scans only, spread evenly"

@@ -28,6 +28,7 @@ class Lessons:
         read: What an answer to the question of a number says; its reason is set where it cannot be read.
         nearness: How near a grade comes to the true one, from 0 to 1: takes the number of the question, the attribute,
             what was said (or `None`) and the truth.
+        reward_columns: Columns of rows, beside those of every dataset, that its rewards need.
     """
 
     settings: tuple[str, ...]
@@ -38,6 +39,7 @@ class Lessons:
     region_of: Callable[..., list[int]]
     read: Callable[[str, int | None], Reading]
     nearness: Callable[[int, str, int | None, int], float]
+    reward_columns: tuple[str, ...] = ()
 
 
 def lessons_of(dataset: str | None) -> Lessons:

@@ -5,6 +5,8 @@
 | `upstream` | the first 160 slices at 4 frames a second, as in the published fine-tuning | video |
 | `o1` | 32 slices from 32 to 128 of 160, as in the published script of that name | images |
 | `eight` | 8 consecutive slices around the region, upright | video |
+| `middle` | 8 consecutive slices in the middle of the volume, upright, for rows without a region | video |
+| `slice` | the slice in the middle, upright | image |
 | `region` | the region with 5 mm around it at full resolution, upright | video |
 | `jitter` | a large crop that holds the region and does not tell where, 32 slices of it, upright | video |
 | `planes` | three planes through the middle of the region, or of the volume, as radiologists look | one image |
@@ -16,7 +18,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from reasonknee_hf.train.view import View
 from reasonknee_hf.volumes import boxes, views
 
 Kind = Literal["video", "images", "planes"]
-Slices = Literal["all", "o1", "eight", "region"]
+Slices = Literal["all", "o1", "eight", "middle", "region"]
 
 JITTER = (0.75, 1.0)
 """Shares of an axis within which the crops of `jitter` are drawn: from these sizes on, a predictor that knows size and
@@ -41,7 +43,8 @@ class Recipe:
     Args:
         name: Its name.
         kind: `video` (one video), `images` (one image a slice) or `planes` (one image with three planes).
-        slices: Which slices: `all`, `o1`, `eight` or those of the `region`. Planes take none.
+        slices: Which slices: `all`, `o1`, `eight` around the region, as many as `most` says in the `middle`, or those
+            of the `region`. Planes take none.
         window: Grey values, see `volumes.views`.
         fps: Frames a second that the processor is told; the published fine-tuning says 4.
         crop: Whether frames are cut to the region in the plane as well.
@@ -49,7 +52,7 @@ class Recipe:
         multiple: With `crop`, the sides of frames are grown to multiples of this where the volume allows it,
             so that processors, which want whole patches (28 pixels for Qwen2.5-VL), need not resample.
         size: Height and width of frames, or one number for both; by default a pixel is a voxel.
-        most: With `slices="region"`, at most so many slices, evenly spread; `None` for all.
+        most: With `slices="region"`, at most so many slices, evenly spread; `None` for all. In the `middle`, so many.
         jitter: Instead of the region itself, a crop that is drawn anew for every row, and for every epoch of a
             `training_stream`: along each axis its length is a share of the axis, drawn evenly between these two, and
             its place is drawn evenly among those at which it holds the region. For models that are to find the region.
@@ -87,6 +90,8 @@ RECIPES: dict[str, Recipe] = {
         Recipe("upstream", upright=False),
         Recipe("o1", kind="images", slices="o1", window="o1", upright=False),
         Recipe("eight", slices="eight"),
+        Recipe("middle", slices="middle", most=8),
+        Recipe("slice", kind="images", slices="middle", most=1),
         Recipe("region", slices="region", crop=True),
         Recipe("jitter", slices="region", crop=True, margin_mm=0.0, most=32, jitter=JITTER),
         Recipe("planes", kind="planes", window=(0.0, 400.0)),
@@ -113,7 +118,7 @@ def get_recipe(recipe: str | Recipe, **changes: Any) -> Recipe:
     changed = dataclasses.replace(recipe, **changes)
     for option, value, valid in (
         ("kind", changed.kind, ("video", "images", "planes")),
-        ("slices", changed.slices, ("all", "o1", "eight", "region")),
+        ("slices", changed.slices, get_args(Slices)),
     ):
         if value not in valid:
             raise OptionError(f"{option}={value!r} of a view is none of {', '.join(valid)}.")
@@ -192,6 +197,8 @@ def _slices(
         chosen = list(range(min(count, _PUBLISHED_SLICES)))
     elif recipe.slices == "o1":
         chosen = views.o1_indices(count)
+    elif recipe.slices == "middle":
+        chosen = views.slice_indices(count, min(recipe.most or 8, count), consecutive=True)
     elif recipe.slices == "eight":
         chosen = views.slice_indices(count, min(8, count), around=_middle(region), consecutive=True)
     else:

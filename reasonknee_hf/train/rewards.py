@@ -66,7 +66,8 @@ def prompt_stream(ds: datasets.IterableDataset, **options: Any) -> datasets.Iter
         style = make_style({**options, "view": get_recipe(style.view, kind="images")})
     # After a transform nothing but a row tells the columns.
     names = ds.column_names if ds.column_names is not None else list(next(iter(ds.take(1)), ()))
-    return ds.map(_Prompt(style), remove_columns=[name for name in names if name not in REWARD_COLUMNS])
+    kept = {*REWARD_COLUMNS, *style.lessons.reward_columns}
+    return ds.map(_Prompt(style), remove_columns=[name for name in names if name not in kept])
 
 
 class _Prompt:

@@ -124,7 +124,7 @@ def to_row(
 
 
 def turns_row(
-    record: Mapping[str, Any], scan: None, image: None, mask: None
+    record: Mapping[str, Any], scan: Any, image: str | None, mask: str | None
 ) -> tuple[dict[str, Any], list[Problem]]:
     """The row of a trajectory of an agent: its turns as published, and the tools, whose list is JSON in a string.
 

@@ -217,8 +217,11 @@ def _write_metadata(release: Path, asked: list[dict[str, Any]]) -> None:
     lines += [f"{kind.name},{kind.stage.title()},{kind.benchmark},{kind.pool}" for kind in QUESTIONS.values()]
     _write_text(release / "metadata/subtype_schema.csv", "\n".join(lines) + "\n")
     for name in ("leaderboard", "leaderboard_freeform"):
-        head = "rank,model,mode,overall,recognition,measurement,visual_reasoning,medical_reasoning"
-        _write_text(release / f"metadata/{name}.csv", f"{head}\n1,made-up,direct,50.0,60.0,40.0,50.0,45.0\n")
+        head = "model,params,input,mode,overall,recog,meas,visr,medr,source"
+        _write_text(
+            release / f"metadata/{name}.csv",
+            f"{head}\nmade up,4B,2D,direct,50.0,60.0,40.0,50.0,45.0,nobody\n",
+        )
     scans = dict.fromkeys(record["image_id"] for record in asked)
     reports = "".join(f"{scan},made up\n" for scan in scans)
     _write_text(release / "metadata/reports_and_metadata.csv", f"image_id,report\n{reports}")
