@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from reasonknee_hf.dataset.contract import Description
+from reasonknee_hf.dataset.contract import Description, resembled
 from reasonknee_hf.dataset.paths import PathResolver
 from reasonknee_hf.errors import FileMissingError, ReleaseError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
@@ -65,7 +65,7 @@ class Release:
             raise ReleaseError(
                 f"{self.tree.name} is not a 3DReasonKnee release: {found}, and none of the split tables "
                 f"{', '.join(layout.split_table(split) for split in layout.SPLITS)}. "
-                "Point `source` at the root of a release, or use source='sample'."
+                f"{resembled(dataset, paths) or 'Point `source` at the root of a release.'} Or use source='sample'."
             )
         if self.image_folder is not None:
             self.image_folder.check(self.all_scans())

@@ -110,10 +110,22 @@ class TumorRelease(FilesRelease):
         if self.images is None and (own is not None or scan.split == "test"):
             return None if own is None else self.tree.url(own)
         try:
-            found = super().find_image(scan)
+            path = self._volumes_by_id.get(scan.scan_id)
+            found = None if path is None else self.volumes.tree.url(path)
         except (ForbiddenError, RemoteMissingError) as error:
             raise type(error)(f"{scan.scan_id}: {self._where_to_ask} ({error})") from error
         return found or (None if own is None else self.tree.url(own))
+
+    @cached_property
+    def _volumes_by_id(self) -> dict[str, str]:
+        """Paths of the volumes of training: `…/ID/ct.nii.gz`, or files that begin with their id."""
+        found: dict[str, str] = {}
+        for path in self.volumes.tree.entries():
+            *_, folder, file = ("", *path.split("/"))
+            one = files.SCAN_ID.match(folder if file.startswith("ct.nii") else file)
+            if one is not None and file.endswith((".nii", ".nii.gz")):
+                found.setdefault(one[0], path)
+        return found
 
     def image_url(self, scan: TumorScan) -> str:
         """URL of the volume, or where it would lie."""
