@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -27,11 +26,6 @@ UNNAMED = re.compile(r"data/([^/]+?)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 
 _TASKS = ["visual-question-answering", "image-text-to-text"]
 _KEY = re.compile(r"^(?=[^\s#-])(?:\"[^\"]*\"|'[^']*'|[^:#]+?)\s*:(?=\s|$)", re.MULTILINE)
-
-
-def local_place(root: Path) -> str:
-    """What `load_dataset` is given for a folder, from the folder above it."""
-    return f"./{root.resolve().name}"
 
 
 def merged_card(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from hashlib import sha256
-from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,57 +13,9 @@ import pyarrow.parquet as pq
 from datasets import Features
 
 from reasonknee_hf.publish.job import Job
+from reasonknee_hf.publish.places import Store
 
 GradeCounts = dict[str, dict[int, int]]
-
-
-class Store(Protocol):
-    """Where finished files lie."""
-
-    def names(self) -> set[str]:
-        """Paths of all files below the root."""
-
-    def open(self, name: str) -> AbstractContextManager[Any]:
-        """A file for reading, seekable."""
-
-    def size(self, name: str) -> int:
-        """Bytes of a file."""
-
-    def sha256(self, name: str) -> str:
-        """Hash of a file."""
-
-
-class Folder:
-    """A local folder of finished files."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def names(self) -> set[str]:
-        """Paths of all files below the root, unfinished ones not among them."""
-        files = (path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file())
-        return {path.as_posix() for path in files if not any(part.startswith(".") for part in path.parts)}
-
-    def open(self, name: str) -> AbstractContextManager[Any]:
-        """A file for reading."""
-        return (self.root / name).open("rb")
-
-    def size(self, name: str) -> int:
-        """Bytes of a file."""
-        return (self.root / name).stat().st_size
-
-    def sha256(self, name: str) -> str:
-        """Hash of a file."""
-        with self.open(name) as file:
-            return hash_of(file)
-
-
-def hash_of(file: IO[bytes]) -> str:
-    """The sha256 of what is left of a file."""
-    digest = sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

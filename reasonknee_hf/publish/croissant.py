@@ -21,7 +21,7 @@ from reasonknee_hf.publish.croissant_parts import (
     typed_entry,
 )
 from reasonknee_hf.publish.schema import file_columns, is_volume
-from reasonknee_hf.publish.stale import DESCRIPTION
+from reasonknee_hf.publish.standing import DESCRIPTION
 from reasonknee_hf.version import __version__
 
 

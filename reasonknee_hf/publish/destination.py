@@ -23,8 +23,7 @@ from huggingface_hub.hf_api import BlobLfsInfo, RepoSibling
 
 from reasonknee_hf.errors import EndpointError, ForbiddenError, PublishError
 from reasonknee_hf.hub.wire.retries import PASSING, Patience, retry_after
-from reasonknee_hf.publish.config_facts import hash_of
-from reasonknee_hf.publish.texts import decoded
+from reasonknee_hf.publish.places import decoded, hash_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from reasonknee_hf.dataset.contract import Description, Release, described
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.publish.options import ConvertOptions
+from reasonknee_hf.publish.options import VersionOptions
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.row_selection import Selection, whole_number
 from reasonknee_hf.publish.schema import VOLUME_MODES
@@ -98,7 +98,7 @@ class Job:
         identity: State of the release; part of the fingerprint, never written out.
         config: Config of the rows.
         name: Name of the config that is written.
-        out: Folder that the files are written to.
+        out: Folder, or fsspec URL, that the files are written to.
     """
 
     release: ReleaseSpec
@@ -107,7 +107,7 @@ class Job:
     identity: str
     config: str
     name: str
-    out: Path
+    out: str | Path
     selection: Selection = field(default_factory=Selection)
     volumes: str = "embed"
     masks: bool = True
@@ -207,7 +207,7 @@ class Job:
         return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tuple[Job, Release]:
+def make_job(given: VersionOptions, out: str | Path, token: str | bool | None) -> tuple[Job, Release]:
     """The job that some options describe, and its release, opened with a token."""
     endpoint, listed = given.endpoint, given.high_fidelity
     if not all(isinstance(one, str) for one in (endpoint or ())) or isinstance(endpoint, Mapping):

@@ -18,7 +18,7 @@ from reasonknee_hf.publish.schema import VOLUME_MODES
 if TYPE_CHECKING:
     from reasonknee_hf.verify import Report
 
-_T = TypeVar("_T", bound="ConvertOptions")
+_T = TypeVar("_T", bound="VersionOptions")
 
 Words = Sequence[str] | str | None
 Grades = Sequence[int] | int | Mapping[str, Collection[int]] | None
@@ -42,8 +42,8 @@ def _documented(kind: type[_T]) -> type[_T]:
 
 @_documented
 @dataclass(frozen=True)
-class ConvertOptions:
-    """How a release, or a selection of it, is written. Give them as keywords, or as one object that is used often."""
+class VersionOptions:
+    """What `convert` and `push` write. Give them as keywords, or as one object that is used often."""
 
     config: str = _option("full", "full, high_fidelity, bench, scans or records", "--config")
     name: str | None = _option(None, "name of the written config (default: the same)", "--name")
@@ -120,8 +120,18 @@ class ConvertOptions:
 
 @_documented
 @dataclass(frozen=True)
-class PushOptions(ConvertOptions):
-    """Those of `convert`, and how the repository is written."""
+class ConvertOptions(VersionOptions):
+    """How a release, or a selection of it, is written to a place."""
+
+    remove_stale: bool = _option(
+        False, "remove what earlier calls wrote there and no config names any more", "--remove-stale"
+    )
+
+
+@_documented
+@dataclass(frozen=True)
+class PushOptions(VersionOptions):
+    """How a release, or a selection of it, is written to a repository."""
 
     token: str | bool | None = _option(
         None, "token that may write there (default: the stored one)", "--token"

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -217,8 +216,8 @@ def check_repo(repo_id: str) -> None:
     """
     if "://" in repo_id or repo_id.startswith("buckets/"):
         raise PublishError(
-            f"{repo_id!r} is no dataset repository, and push writes to nothing else: give OWNER/NAME. To put a version "
-            "elsewhere, write it to a folder by convert and copy that."
+            f"{repo_id!r} is no dataset repository, and push writes to nothing else: give OWNER/NAME. convert "
+            "writes to folders and to everything that fsspec writes."
         )
     parts = repo_id.split("/")
     if len(parts) == 2 and all(_PART.fullmatch(part) for part in parts) and not repo_id.endswith(".git"):
@@ -231,16 +230,3 @@ def check_repo(repo_id: str) -> None:
         f"{repo_id!r} is no repository id: OWNER/NAME of letters, digits, '_', '-' and '.', at most 96 each, without "
         f"'--' or '..', not ending in .git. {proposed!r} would be one."
     )
-
-
-def check_out(out: str | Path) -> Path:
-    """The folder that a conversion is written to.
-
-    Raises:
-        PublishError: It is a URL: nothing would be there, but a folder of that name here.
-    """
-    if "://" in str(out):
-        raise PublishError(
-            f"{str(out)!r} is a URL, and convert writes to folders. Write to one and copy it, or push to a repository."
-        )
-    return Path(out)

@@ -17,11 +17,9 @@ import pyarrow.parquet as pq
 
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.cardtext import require_attribution
-from reasonknee_hf.publish.config_facts import Folder, Store
-from reasonknee_hf.publish.manifest import manifests
+from reasonknee_hf.publish.places import Place, Store, decoded
 from reasonknee_hf.publish.rules import card_problems, front_matter, read_metadata
-from reasonknee_hf.publish.stale import matches, patterns
-from reasonknee_hf.publish.texts import decoded
+from reasonknee_hf.publish.standing import CARD, manifests, matches, patterns
 
 FIRST_ROWS_BYTES = 200_000
 LEAST_ROWS = 10
@@ -54,25 +52,22 @@ def check_card(root: str | Path) -> list[Finding]:
     """Checks a folder before it is uploaded: metadata, attribution, files, and the viewer's limits of each config.
 
     Args:
-        root: Folder with `README.md` and the tables that it names.
+        root: Folder, or fsspec URL, with `README.md` and the tables that it names.
 
     Raises:
         PublishError: There is no card, or it is not UTF-8.
     """
-    path = Path(root) / "README.md"
-    if not path.is_file():
-        raise PublishError(f"{path} is not there; `reasonknee convert` writes it.")
-    card = decoded(path.read_bytes(), str(path))
+    place = Place(root)
+    card = place.text(CARD)
+    if not card:
+        raise PublishError(f"{root}/{CARD} is not there; `reasonknee convert` writes it.")
     findings = [Finding("", problem) for problem in card_problems(card)]
     try:
         require_attribution(card)
     except PublishError as error:
         findings.append(Finding("", str(error)))
-    return (
-        findings
-        if findings and not patterns_readable(card)
-        else findings + check_viewer(Folder(Path(root)), card)
-    )
+    readable = not findings or patterns_readable(card)
+    return findings + check_viewer(place, card) if readable else findings
 
 
 def check_viewer(store: Store, card: str) -> list[Finding]:

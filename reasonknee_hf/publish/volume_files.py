@@ -17,8 +17,8 @@ from reasonknee_hf.dataset.contract import Release
 from reasonknee_hf.dataset.joining import BROKEN, insist_on_broken
 from reasonknee_hf.errors import PublishError, VolumeMissingError
 from reasonknee_hf.publish.job import Job
+from reasonknee_hf.publish.places import Place
 from reasonknee_hf.publish.schema import scan_features
-from reasonknee_hf.publish.texts import UNFINISHED, write
 from reasonknee_hf.volumes import volume_bytes as source
 from reasonknee_hf.volumes.decode import check_file, load_voxels
 
@@ -104,13 +104,6 @@ def plan_shards(job: Job, scans: Sequence[Any]) -> list[tuple[str, ...]]:
     return [tuple(shard) for shard in shards]
 
 
-def remove_unfinished(job: Job) -> None:
-    """Removes what killed calls left of files that they had not finished."""
-    for found in (job.out.glob(UNFINISHED), (job.out / job.volumes_name).rglob(UNFINISHED)):
-        for path in found:
-            path.unlink(missing_ok=True)
-
-
 def files_state(job: Job, scans: Iterable[Any], *, masks: bool) -> str:
     """A hash of which volumes and masks of some scans are there, and of their size and age or hash."""
     release = job.opened()
@@ -186,9 +179,9 @@ def copied(url: str, job: Job, column: str, scan: Any) -> str:
     if base_name(url).endswith(".nii"):
         path = path.removesuffix(".gz")
     relative = f"{job.volumes_name}/{path}"
-    target, content = job.out / relative, read_volume(url)
+    target, content = Path(job.out, relative), read_volume(url)
     if not target.is_file() or target.stat().st_size != len(content) or target.read_bytes() != content:
-        write(target, content)
+        Place(job.out).write(relative, content)
     return relative
 
 

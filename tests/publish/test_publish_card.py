@@ -37,7 +37,7 @@ from reasonknee_hf.publish.job import Job, ReleaseSpec
 from reasonknee_hf.publish.picture import grade_picture
 from reasonknee_hf.publish.rules import SIZES, card_problems, front_matter, size_category
 from reasonknee_hf.publish.schema import question_features
-from reasonknee_hf.publish.stale import matches
+from reasonknee_hf.publish.standing import matches
 from reasonknee_hf.publish.viewer import check_card, check_viewer
 from reasonknee_hf.verify import verify
 

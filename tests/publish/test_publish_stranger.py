@@ -17,7 +17,7 @@ from publishing import REPO, configs_of, files_of, push_bench
 from reasonknee_hf.errors import OptionError, PublishError
 from reasonknee_hf.publish.card import default_config
 from reasonknee_hf.publish.rules import card_problems, front_matter
-from reasonknee_hf.publish.stale import matches, patterns
+from reasonknee_hf.publish.standing import matches, patterns
 
 THEIRS = ("bench_volumes", "full_crops", "mine", "full", "a_volumes_bytes")
 """Names that ours could be taken for: beside a config, under another one, of a card entry."""
