@@ -93,7 +93,13 @@ class ReadsAsStored:
         return self.storage[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_KEYS)
+        # Who goes through a volume takes it for a list of file names, or for a dict of tensors.
+        raise OptionError(
+            "a volume is no list of files, and voxels of a file may lie in another order than boxes. Instead of"
+            " LoadImage (MONAI) call MetaTensor(torch.as_tensor(volume), affine=torch.as_tensor(volume.affine)); for"
+            " TorchIO ScalarImage(tensor=torch.as_tensor(volume)[None], affine=volume.affine); to make batches of rows"
+            " pass collate_fn=, such as reasonknee_hf.train.Collator."
+        )
 
     def __len__(self) -> int:
         return len(_KEYS)

@@ -218,3 +218,24 @@ def test_the_collator_augments(rows: list[dict]) -> None:
     )
     assert plain.references[0].bbox != changed.references[0].bbox
     assert (plain["pixel_values"] != changed["pixel_values"]).any()
+
+
+def test_loaders_of_files_are_told_what_to_call(row):
+    """They take anything that can be gone through for a list of paths, and read voxels in the order of the file."""
+    transforms, torchio = pytest.importorskip("monai.transforms"), pytest.importorskip("torchio")
+    import torch
+    from monai.data import MetaTensor
+
+    volume = row["image"]
+    for load in (
+        lambda: transforms.LoadImaged(keys=["image"])(dict(row)),
+        lambda: torchio.ScalarImage(volume),
+        lambda: torch.utils.data.default_collate([row, row]),
+    ):
+        with pytest.raises(OptionError, match=r"MetaTensor.*tensor=torch.as_tensor.*collate_fn"):
+            load()
+    placed = MetaTensor(torch.as_tensor(volume), affine=torch.as_tensor(volume.affine))
+    image = torchio.ScalarImage(tensor=torch.as_tensor(volume)[None], affine=volume.affine)
+    for voxels, affine in ((placed, placed.affine), (image.data[0], image.affine)):
+        assert np.array_equal(voxels, volume.array())
+        assert np.allclose(affine, volume.affine)

@@ -16,7 +16,7 @@ from datasets import Dataset, Features, IterableDataset, Value
 from datasets.table import embed_table_storage
 from volume_files import gzip_bytes, image, voxels, write
 
-from reasonknee_hf.errors import PublishError, VolumeMissingError, VolumeTypeError
+from reasonknee_hf.errors import OptionError, PublishError, VolumeMissingError, VolumeTypeError
 from reasonknee_hf.volumes.feature import VolumeFeature
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -120,7 +120,7 @@ def test_map_may_return_the_row_it_was_given(rows, features):
 def test_torch_loaders_leave_a_volume_whole():
     collate = pytest.importorskip("torch.utils.data._utils.collate")
     volume = KneeVolume("/a.nii")
-    with pytest.raises(TypeError):
+    with pytest.raises(OptionError, match="collate_fn="):
         collate.default_collate([volume, volume])
     assert volume.pin_memory() is volume
 
