@@ -54,15 +54,19 @@ class PublishedRelease(Release):
         urls: Mapping[str, Sequence[str | None]],
         lacking: Collection[str],
         identity: str,
+        published_in: Tree,
         **options: Any,
     ) -> None:
         self._urls = dict(urls)
+        self.published_in = published_in
         self.identity = identity
         self._lacking = frozenset(lacking)
         super().__init__(dataset, fs, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_urls": self._urls, "_lacking": self._lacking}
+        return super().__getstate__() | {
+            "_urls": self._urls, "_lacking": self._lacking, "published_in": self.published_in,
+        }  # fmt: skip
 
     def splits_without(self, columns: Collection[str]) -> frozenset[str]:
         """The splits that were written without the columns that give the answer away."""
@@ -139,7 +143,7 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
     assert isinstance(fs.tree, FsspecTree)
     fs.tree.name = tree.name  # what messages speak of is what was asked for, not where its tables are kept
     identity = f"{tree.identity}#{key}"  # the same on every machine, wherever its tables are kept there
-    return PublishedRelease(dataset, fs, urls, kept["lacking"], identity, **options)
+    return PublishedRelease(dataset, fs, urls, kept["lacking"], identity, tree, **options)
 
 
 def _kept(folder: Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.schema import VOLUME_MODES
@@ -45,7 +46,7 @@ def _documented(kind: type[_T]) -> type[_T]:
 class VersionOptions:
     """What `convert` and `push` write. Give them as keywords, or as one object that is used often."""
 
-    config: str = _option("full", "full, high_fidelity, bench, scans or records", "--config")
+    config: str = _option("full", "of the dataset; or records, as they are published", "--config")
     name: str | None = _option(None, "name of the written config (default: the same)", "--name")
     splits: Words = _option(
         None, "splits to write; may be given several times, as the next six", "--split", many=True, group=SELECTION
@@ -53,7 +54,7 @@ class VersionOptions:
     questions: Sequence[int] | int | None = _option(
         None, "question ids, as in the column question_id", "--question", many=True, type=int, group=SELECTION
     )
-    categories: Words = _option(None, "of the seven, e.g. BML", "--category", many=True, group=SELECTION)
+    categories: Words = _option(None, "of the questions, e.g. BML", "--category", many=True, group=SELECTION)
     structures: Words = _option(None, "e.g. 'medial meniscus'", "--structure", many=True, group=SELECTION)
     patients: Words = _option(None, "patient ids, as published", "--patient", many=True, group=SELECTION)
     scans: Words = _option(None, "scan ids", "--scan", many=True, group=SELECTION)
@@ -111,7 +112,9 @@ class VersionOptions:
         None, "Hub or mirror to read the source from; best first", "--endpoint", many=True, group=SOURCE
     )
     images: str | None = _option(None, "another root for the volumes", "--images", group=SOURCE)
-    high_fidelity: Words = _option(None, "the scans of that config: ids, or the path of a CSV")
+    opening: Mapping[str, Any] | None = _option(
+        None, "options of the dataset's own that say what to open; or give them as keywords"
+    )
     token: str | bool | None = _option(None, "for the source, as in `huggingface_hub`")
     verify: bool | Report = _option(
         False, "look for defects of the release first, for the card; or a report", "--verify"
@@ -166,10 +169,15 @@ def chosen_options(kind: type[_T], options: _T | None, given: Mapping[str, Any])
     Raises:
         OptionError: A keyword that is no option. The message proposes one.
     """
+    start = options if options is not None else kind()
+    dataset = described(str(given.get("config", start.config)).rpartition("/")[0] or None)
     names = [one.name for one in fields(kind)]
-    for name in given:
+    own = {name: value for name, value in given.items() if name not in names and name in dataset.open_options}
+    for name in given.keys() - own.keys():
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             meant = f" Did you mean {near[0]}?" if near else ""
-            raise OptionError(f"Unknown option {name!r}.{meant} Valid: {', '.join(names)}.")
-    return replace(options if options is not None else kind(), **given)
+            valid = [*names, *(one for one in dataset.open_options if one not in names)]
+            raise OptionError(f"Unknown option {name!r}.{meant} Valid: {', '.join(valid)}.")
+    chosen = replace(start, **{name: value for name, value in given.items() if name not in own})
+    return replace(chosen, opening={**(chosen.opening or {}), **own}) if own else chosen

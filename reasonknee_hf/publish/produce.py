@@ -121,6 +121,7 @@ class _Run:
             patterns,
             set(left),
             self.job.opened().labels,
+            self.job.dataset.name,
         )
         return manifest, known
 

@@ -50,9 +50,9 @@ def scan_features(dataset: Description) -> dict[str, Any]:
     return {name: kind for name, kind in columns if name not in VOLUME_COLUMNS}
 
 
-def record_features() -> Features:
+def record_features(dataset: Description) -> Features:
     """Columns of the records as they are published; what is not text is JSON."""
-    columns = ("scan_id", "image", "prompt", "cot", "answer", "final_diagnosis", "other")
+    columns = ("scan_id", *dataset.record_texts, *dataset.record_values, "other")
     return Features({name: Value("string") for name in columns})
 
 

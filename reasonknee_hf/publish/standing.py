@@ -55,6 +55,7 @@ class Manifest:
         patterns: Globs by which the card names them.
         left: Those of the parts that an earlier call wrote and this one does not need.
         labels: Structure name → label id of the masks.
+        dataset: Short name of the dataset that it is a version of.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Manifest:
     patterns: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
     labels: Mapping[str, int] = field(default_factory=dict)
+    dataset: str | None = None
 
     def add(self, parts: Iterable[Part]) -> None:
         """Names further files."""
@@ -87,7 +89,7 @@ class Manifest:
             for _, part in sorted(self.parts.items())
         }
         told = {
-            "written_by": _AUTHOR, "config": self.config, "of": self.of, "kind": self.kind,
+            "written_by": _AUTHOR, "dataset": self.dataset, "config": self.config, "of": self.of, "kind": self.kind,
             "provenance": self.provenance, "patterns": sorted(self.patterns), "labels": self.labels, "files": parts,
         }  # fmt: skip
         return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
@@ -111,6 +113,7 @@ class Manifest:
                 told["provenance"],
                 parts,
                 set(told["patterns"]),
+                dataset=told.get("dataset"),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None

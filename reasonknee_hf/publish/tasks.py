@@ -77,7 +77,7 @@ class ShardTask:
         if self.kind == VOLUMES:
             return schema.volume_features(self.job.volumes, self.job.dataset, masks=self.job.masks)
         if self.job.config == "records":
-            return schema.record_features()
+            return schema.record_features(self.job.dataset)
         extra = self.job.derived
         return schema.question_features(
             self.job.config, self.job.dataset, previews=extra.previews, frames=extra.frames > 0

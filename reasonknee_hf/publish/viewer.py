@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from reasonknee_hf.errors import PublishError
+from reasonknee_hf.errors import OptionError, PublishError
+from reasonknee_hf.publish.card_words import words_of
 from reasonknee_hf.publish.cardtext import require_attribution
 from reasonknee_hf.publish.places import Place, Store, decoded
 from reasonknee_hf.publish.rules import card_problems, front_matter, read_metadata
@@ -63,8 +64,9 @@ def check_card(root: str | Path) -> list[Finding]:
         raise PublishError(f"{root}/{CARD} is not there; `reasonknee convert` writes it.")
     findings = [Finding("", problem) for problem in card_problems(card)]
     try:
-        require_attribution(card)
-    except PublishError as error:
+        for dataset in {one.dataset for one in manifests(place.names(), place.text)} or {None}:
+            require_attribution(card, words_of(dataset))
+    except (PublishError, OptionError) as error:
         findings.append(Finding("", str(error)))
     readable = not findings or patterns_readable(card)
     return findings + check_viewer(place, card) if readable else findings

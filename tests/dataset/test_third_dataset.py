@@ -29,6 +29,7 @@ from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.job import make_job
 from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.publish.schema import scan_features
+from reasonknee_hf.publish.viewer import check_card
 from reasonknee_hf.train.chats import conversation
 from reasonknee_hf.train.lessons import Lessons
 from reasonknee_hf.volumes.feature import VolumeFeature
@@ -269,3 +270,13 @@ def test_processes_that_were_not_told_of_it_convert_it(spleens, tmp_path, monkey
     sent = pickle.dumps(job)
     monkeypatch.delitem(contract._places, "spleens")
     assert pickle.loads(sent).dataset is SPLEENS
+
+
+def test_its_card_is_checked_by_its_own_words(spleens, tmp_path):
+    convert(tmp_path, "spleens/asked", volumes="none", **spleens)
+    assert [one for one in check_card(tmp_path) if one.blocking] == []
+    card = tmp_path / "README.md"
+    licence = re.search(r"https://\S*licenses\S*?(?=\))", card.read_text())
+    assert licence
+    card.write_text(card.read_text().replace(licence[0], "gone"))
+    assert [one.text for one in check_card(tmp_path) if licence[0] in one.text]

@@ -209,3 +209,14 @@ def test_tables_that_were_pruned_are_written_again(full_folder):
     assert [row["id"] for row in all_rows(str(full_folder), "full", "test", masks=False)] == [
         row["id"] for row in before
     ]
+
+
+def test_a_version_of_a_version_names_where_it_comes_from(origin, sample_dir, full_folder, tmp_path):
+    push_bench(origin, sample_dir, volumes="none")
+    commit = origin.store.repos[REPO].refs["main"]
+    given = {"volumes": "none", "on_error": "null"}
+    done = convert(tmp_path / "a", "bench", source=REPO, endpoint=origin.url, **given)
+    assert (done.job.origin, done.job.sha) == (REPO, commit)
+    assert f"| source | {REPO} |" in (tmp_path / "a" / "README.md").read_text()
+    done = convert(tmp_path / "b", "bench", source=str(full_folder), **given)
+    assert (done.job.origin, done.job.sha) == ("a local copy of a derived version", None)
