@@ -16,7 +16,14 @@ from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.card_words import words_of
 from reasonknee_hf.publish.cardtext import attribution, require_attribution, section
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion
-from reasonknee_hf.publish.rules import card_problems, front_matter, is_default, read_metadata, size_category
+from reasonknee_hf.publish.rules import (
+    card_problems,
+    front_matter,
+    is_default,
+    read_metadata,
+    read_yaml,
+    size_category,
+)
 from reasonknee_hf.publish.schema import has_volumes, plain_volumes
 
 logger = logging.getLogger(__name__)
@@ -235,10 +242,10 @@ def _rewritten(old: str, data: Mapping[str, Any], changes: Mapping[str, Any]) ->
     wanted = {**data, **changes}
     try:
         for block in blocks:
-            key = next(iter(yaml.safe_load(block) or {None: None}))
+            key = next(iter(read_yaml(block) or {None: None}))
             result += _dump({key: changed.pop(key)}) if key in changed else block
         result += "".join(_dump({key: value}) for key, value in changed.items())
-        same = yaml.safe_load(result) == wanted
+        same = read_yaml(result) == wanted
     except (yaml.YAMLError, TypeError):
         same = False
     # Anchors or a flow mapping at the top: then the whole block is written anew.
