@@ -14,7 +14,7 @@ from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.card_words import CardWords, words_of
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, GradeCounts
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.schema import is_volume
+from reasonknee_hf.publish.schema import NAME, is_volume, labelled
 
 _MEANINGS = {
     "id": "`{scan_id}_{question_id}`",
@@ -117,7 +117,8 @@ def _volumes_text(conversion: Conversion, place: str) -> str:
 
 def _columns(config: ConfigFacts, words: CardWords) -> str:
     lines = [f"`{config.name}`:", "", "| column | type | meaning |", "|---|---|---|"]
-    meanings = {**_MEANINGS, **words.meanings}
+    names = {f"{one}{NAME}": f"the name of `{one}`" for one in labelled(config.features)}
+    meanings = {**_MEANINGS, **names, **words.meanings}
     for name, kind in config.features.items():
         if name not in meanings:
             raise PublishError(

@@ -90,13 +90,21 @@ class ShardTask:
     def rows(self) -> Iterator[Mapping[str, Any] | Batch]:
         """The encoded rows, or many of them at once."""
         if self.kind == VOLUMES:
-            return volumes.volume_rows(self.job, self.split, self.scan_ids)
+            return self._named(volumes.volume_rows(self.job, self.split, self.scan_ids))
         if self.job.config == "records":
             return record_batches(self.job, self.split, self.index, self.count)
         rows = question_rows(self.job, self.split, self.index, self.count)
         if self.kind == CROPS:
             return derived.crop_rows(rows, self.job)
-        return derived.with_pictures(rows, self.job) if self.job.derived.drawn else rows
+        return self._named(derived.with_pictures(rows, self.job) if self.job.derived.drawn else rows)
+
+    def _named(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        labels = schema.labelled(self.features)
+        for row in rows:
+            for column, kind in labels.items():
+                value = row[column]
+                row[column + schema.NAME] = kind.int2str(value) if isinstance(value, int) else value
+            yield row
 
 
 def run_task(task: ShardTask) -> list[Part]:
