@@ -171,7 +171,7 @@ def _write(tree: Tree, manifests: Sequence[Mapping[str, Any]], out: Path) -> Non
     places: dict[str, list[Place | None]] = {}
     for one in (one for one in manifests if one["kind"] == "volumes"):
         for split, path, part in _tables(one):
-            for row in _volume_rows(tree, path, part.get("spans") or {}):
+            for row in _volume_rows(tree, path, part):
                 image = _image_path(row)
                 scan = scan_from_image_path(image, split)
                 if scan is not None:
@@ -259,19 +259,38 @@ def _tables(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str
             yield re.sub(r"-\d{5}-of-\d{5}-.*", "", path.rpartition("/")[2]), path, part
 
 
-def _volume_rows(tree: Tree, path: str, spans: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The columns of a table of volumes that tell scans, and where each volume lies."""
+def _volume_rows(tree: Tree, path: str, part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The columns of a table of volumes that tell scans, and where each volume lies.
+
+    Where the manifest tells all volumes the table is not opened: an id names all that a scan is.
+    """
+    spans: Mapping[str, Any] = part.get("spans") or {}
+    named = [row for scan_id in spans if (row := _told_by_id(scan_id)) and "image" in spans[scan_id]]
+    for row in named if len(named) == part["rows"] else _table_rows(tree, path):
+        found = spans.get(row["scan_id"], {})
+        for column in ("image", "mask"):
+            other = row.get(f"{column}_file") or row.get(f"{column}_url")
+            if other is not None:
+                row[column] = (other, None, None, other.rpartition("/")[2])
+            else:
+                row[column] = (path, *found[column]) if column in found else None
+        yield row
+
+
+def _told_by_id(scan_id: str) -> dict[str, Any] | None:
+    told = dict(zip(_SCAN, scan_id.split("_"), strict=False)) | {"scan_id": scan_id}
+    side = told.get("knee_side")
+    if side not in ("1", "2"):
+        return None
+    told["knee_side"] = SIDES[int(side) - 1]
+    scan = scan_from_image_path(_image_path(told))
+    return told if scan is not None and scan.scan_id == scan_id else None
+
+
+def _table_rows(tree: Tree, path: str) -> Iterator[dict[str, Any]]:
     with fsspec.open(tree.url(path), "rb") as stream, pq.ParquetFile(stream) as file:
         beside = [name for name in file.schema_arrow.names if name.endswith(("_file", "_url"))]
-        for row in file.read(columns=["scan_id", *_SCAN, *beside]).to_pylist():
-            found = spans.get(row["scan_id"], {})
-            for column in ("image", "mask"):
-                other = row.get(f"{column}_file") or row.get(f"{column}_url")
-                if other is not None:
-                    row[column] = (other, None, None, other.rpartition("/")[2])
-                else:
-                    row[column] = (path, *found[column]) if column in found else None
-            yield row
+        yield from file.read(columns=["scan_id", *_SCAN, *beside]).to_pylist()
 
 
 def _image_path(row: Mapping[str, Any]) -> str:
