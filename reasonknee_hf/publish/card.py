@@ -14,7 +14,7 @@ from datasets import Features
 
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.card_words import words_of
-from reasonknee_hf.publish.cardtext import attribution, require_attribution, section
+from reasonknee_hf.publish.cardtext import attribution, grade_picture, require_attribution, section
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion
 from reasonknee_hf.publish.rules import (
     card_problems,
@@ -68,8 +68,6 @@ def merged_card(
     first = conversion.configs[0]
     picture, content = f"grades-{first.name}.png", None
     if first.counts:
-        from reasonknee_hf.publish.picture import grade_picture
-
         content = grade_picture(first.counts)
     taken = picture in names and first.name not in ours  # a file of others
     pictures = {} if content is None or taken else {picture: content}

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 from collections.abc import Sequence
-from importlib.resources import files
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import ClassLabel, Value
 
-from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.card_words import CardWords, words_of
+from reasonknee_hf.dataset.contract import Release
+from reasonknee_hf.errors import OptionError, PublishError
+from reasonknee_hf.publish.card_words import CardWords, card_text, words_of
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, GradeCounts
 from reasonknee_hf.publish.job import Job
+from reasonknee_hf.publish.rules import read_yaml
 from reasonknee_hf.publish.schema import NAME, is_volume, labelled
 
-_MEANINGS = {
-    "id": "`{scan_id}_{question_id}`",
-    "structure": "anatomical structure",
-    "subregion": "part of the structure",
-    "prompt": "the question, as published",
-    "bbox": "`[start_slice, end_slice, x_min, x_max, y_min, y_max]` in the slice-first array, ends inclusive",
-    "answer": "as published",
-    "preview": "three planes through the middle of the box, the box drawn in",
-    "frames": "slices of the box, evenly spaced, cut to its extent",
-    "image": "the published `.nii.gz`, bytes unchanged",
-    "mask": "the published mask, bytes unchanged; null where there is none",
-    "image_file": "path of the published `.nii.gz` in this repository",
-    "mask_file": "path of the published mask in this repository",
-    "image_url": "where the published `.nii.gz` lies",
-    "mask_url": "where the published mask lies; `reasonknee://` URLs are opened by the package `reasonknee_hf`",
-    "crop": "the region of the box (and a margin, if one was asked for) as NIfTI, slice-first, its affine moved along",
-    "other": "further keys of the record, and values that are not text, as JSON; null if there are none",
-    "crop_bbox": "the box in the indices of the crop",
-}
+if TYPE_CHECKING:
+    from reasonknee_hf.verify import Report
+
+logger = logging.getLogger(__name__)
 
 
 def section(conversion: Conversion, place: str, defects: Sequence[str] | None, picture: str | None) -> str:
@@ -48,7 +36,7 @@ def section(conversion: Conversion, place: str, defects: Sequence[str] | None, p
     """
     first, words = conversion.configs[0], words_of(conversion.job.release.dataset)
     place = json.dumps(place, ensure_ascii=False)
-    return template("section.md").substitute(
+    return Template(card_text("section.md")).substitute(
         name=first.name,
         what=_what(conversion),
         place=place,
@@ -118,7 +106,7 @@ def _volumes_text(conversion: Conversion, place: str) -> str:
 def _columns(config: ConfigFacts, words: CardWords) -> str:
     lines = [f"`{config.name}`:", "", "| column | type | meaning |", "|---|---|---|"]
     names = {f"{one}{NAME}": f"the name of `{one}`" for one in labelled(config.features)}
-    meanings = {**_MEANINGS, **names, **words.meanings}
+    meanings = {**read_yaml(card_text("meanings.yaml")), **names, **words.meanings}
     for name, kind in config.features.items():
         if name not in meanings:
             raise PublishError(
@@ -221,6 +209,71 @@ def _grades(counts: GradeCounts, picture: str | None) -> str:
     return "\n".join(lines)
 
 
+def grade_picture(counts: GradeCounts) -> bytes | None:
+    """A PNG of stacked bars: for each category the share of each grade. `None` where matplotlib is not installed.
+
+    Args:
+        counts: Category → grade → number.
+    """
+    try:
+        from matplotlib import colormaps
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        logger.warning("the card has no picture of the grades: pip install 'reasonknee_hf[viz]'")
+        return None
+    categories = list(counts)[::-1]
+    highest = max(grade for grades in counts.values() for grade in grades)
+    colours = colormaps["viridis"].resampled(highest + 1)
+    figure = Figure(figsize=(8, 0.45 * len(categories) + 1.3), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    left = [0.0] * len(categories)
+    for grade in range(highest + 1):
+        shares = [100 * counts[name].get(grade, 0) / sum(counts[name].values()) for name in categories]
+        axes.barh(categories, shares, left=left, color=colours(grade), label=str(grade), edgecolor="white")
+        left = [start + share for start, share in zip(left, shares, strict=True)]
+    labels = [f"{name} ({sum(counts[name].values()):,})" for name in categories]
+    axes.set_yticks(range(len(categories)), labels)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of graded attributes, %")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(title="grade", ncols=1, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    sink = io.BytesIO()
+    figure.savefig(sink, format="png", metadata={"Software": None})
+    return sink.getvalue()
+
+
+def defect_lines(verify: bool | Report, release: Release) -> list[str] | None:
+    """One line for each kind of defect, without examples: those may name paths of this machine.
+
+    Args:
+        verify: `True` to look now, without reading volumes; a report that was made before; `False` not to.
+        release: The release.
+
+    Returns:
+        `None` if the release was not verified.
+
+    Raises:
+        OptionError: The report is about another release.
+    """
+    if verify is False:
+        return None
+    from reasonknee_hf.verify import verify as verify_release
+
+    report = verify_release(release) if verify is True else verify
+    if (report.release, report.sha) != (release.tree.name, release.sha):
+        raise OptionError(
+            f"The report is about {report.release}, the rows come from {release.tree.name}. Verify that."
+        )
+    return [
+        f"{finding.count:,} {finding.title}"
+        + (f" ({finding.part})" if finding.part else "")
+        + f" [{finding.level}]"
+        for finding in report.findings
+    ]
+
+
 def _defects(defects: Sequence[str] | None) -> str:
     if defects is None:
         return "The release was not verified when this version was written (`reasonknee verify` does it)."
@@ -229,15 +282,10 @@ def _defects(defects: Sequence[str] | None) -> str:
     return "\n".join(["Found in the release by `reasonknee verify`:", "", *(f"- {one}" for one in defects)])
 
 
-def template(name: str) -> Template:
-    """One of the texts of `dataset_card/`."""
-    return Template((files("reasonknee_hf") / "dataset_card" / name).read_text("utf-8"))
-
-
 def attribution(words: CardWords | None = None) -> str:
     """The block that every card carries."""
     words = words or words_of()
-    text = template("attribution.md").substitute(
+    text = Template(card_text("attribution.md")).substitute(
         creators=", ".join(words.creators[:-1]) + f" and {words.creators[-1]}",
         bibtex_creators=" and ".join(words.creators),
         paper=f"{words.title}, arXiv:{words.arxiv}",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.errors import PublishError
+from reasonknee_hf.publish.cardtext import defect_lines
 from reasonknee_hf.publish.config_facts import Conversion
-from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.job import make_job
 from reasonknee_hf.publish.options import ConvertOptions, chosen_options
 from reasonknee_hf.publish.places import Place

@@ -19,8 +19,8 @@ from reasonknee_hf.errors import EndpointError, PublishError
 from reasonknee_hf.hub.wire.endpoints import resolve_endpoints
 from reasonknee_hf.hub.wire.retries import Patience
 from reasonknee_hf.publish.card import default_config
+from reasonknee_hf.publish.cardtext import defect_lines
 from reasonknee_hf.publish.config_facts import Conversion
-from reasonknee_hf.publish.defects import defect_lines
 from reasonknee_hf.publish.destination import Repository
 from reasonknee_hf.publish.job import Job, make_job
 from reasonknee_hf.publish.options import PushOptions, chosen_options

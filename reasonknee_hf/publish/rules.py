@@ -6,29 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import yaml
 
 from reasonknee_hf.errors import PublishError
+from reasonknee_hf.publish.card_words import card_text
 
-SIZES = (
-    (1_000, "n<1K"),
-    (10_000, "1K<n<10K"),
-    (100_000, "10K<n<100K"),
-    (1_000_000, "100K<n<1M"),
-    (10_000_000, "1M<n<10M"),
-    (100_000_000, "10M<n<100M"),
-    (1_000_000_000, "100M<n<1B"),
-    (10_000_000_000, "1B<n<10B"),
-    (100_000_000_000, "10B<n<100B"),
-    (1_000_000_000_000, "100B<n<1T"),
-)
 MOST_BYTES = 1_000_000
 """Of a whole card; the Hub refuses much longer ones."""
 
-_SIZE_NAMES = {*(name for _, name in SIZES), "n>1T", "other"}
 _SPLIT = re.compile(r"\w+(\.\w+)*")
 _FRONT = re.compile(r"\A(?:\ufeff)?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 
@@ -36,8 +23,7 @@ _FRONT = re.compile(r"\A(?:\ufeff)?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", r
 @cache
 def _hub_words() -> dict[str, list[str]]:
     """Key of a card → the values that the Hub takes."""
-    text = (files("reasonknee_hf") / "dataset_card" / "hub_words.yaml").read_text("utf-8")
-    return dict(read_yaml(text))
+    return dict(read_yaml(card_text("hub_words.yaml")))
 
 
 def read_yaml(text: str) -> Any:
@@ -46,8 +32,10 @@ def read_yaml(text: str) -> Any:
 
 
 def size_category(rows: int) -> str:
-    """The Hub's word for a number of rows."""
-    return next((name for limit, name in SIZES if rows < limit), "n>1T")
+    """The Hub's word for a number of rows: one for each power of ten from a thousand to a billion thousands."""
+    *words, most, _ = _hub_words()["size_categories"]
+    digits = len(str(rows))
+    return [*words, most][min(max(digits - 3, 0), len(words))]
 
 
 def front_matter(card: str) -> tuple[str, str]:
@@ -113,7 +101,7 @@ def _keys(value: Any, path: str = "") -> Iterator[str]:
 
 
 def _words(data: dict[str, Any]) -> Iterator[str]:
-    for key, valid in {**_hub_words(), "size_categories": _SIZE_NAMES}.items():
+    for key, valid in _hub_words().items():
         for value in _listed(data.get(key)):
             if value not in valid:
                 yield f"{key}: {value!r} is not one of the Hub's"
