@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Sequence
+from functools import cache
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -66,47 +67,34 @@ def _listed(columns: Sequence[str]) -> str:
     return " and ".join(f"`{column}`" for column in columns)
 
 
+@cache
+def _texts() -> dict[str, dict[str, str]]:
+    return dict(read_yaml(card_text("card_texts.yaml")))
+
+
 def _volumes_text(conversion: Conversion, place: str) -> str:
-    job = conversion.job
+    job, texts = conversion.job, _texts()["volumes"]
     if job.volumes == "none":
-        return "There are no volumes here."
+        return texts["none"]
     name = job.volumes_name
     column = {"embed": "image", "files": "image_file", "reference": "image_url"}[job.volumes]
-    embedded = job.volumes == "embed"
-    lines = [
-        f'Volumes: `load_dataset({place}, "{name}", streaming=True)`, one row a scan, joined by `scan_id`; '
-        f"the column `{column}` holds "
-        + {
-            "embed": "the volume.",
-            "files": "the path of its file in this repository.",
-            "reference": "its URL.",
-        }[job.volumes]
-    ]
-    if embedded:
-        lines.append(
-            f"The type `Nifti` needs `datasets` 4.4 or later. On older versions, and where only bytes are wanted, load "
-            f"`{name}_bytes`: the same files, each volume as `{{bytes, path}}` "
-            '(`nibabel.Nifti1Image.from_bytes(gzip.decompress(row["image"]["bytes"]))`).'
-        )
+    told = {"place": place, "name": name, "column": column, "held": texts[job.volumes]}
+    used = ["any", *(["bytes"] if job.volumes == "embed" else [])]
     written = {config.name: config.splits for config in conversion.configs}
     split = next(iter(conversion.configs[0].splits))
     if job.questions and split in written.get(name, ()):
         root = json.loads(place)
         root = root if root.startswith("./") else f"hf://datasets/{root}"
-        questions, volumes = (
-            "'" + f"{root}/{written[one][split].pattern}".replace("'", "''") + "'" for one in (job.name, name)
-        )
-        lines.append(
-            f"Joined by DuckDB, which reads only what is asked for:\n\n```sql\nSELECT scan_id, q.prompt, v.{column}\n"
-            f"FROM {questions} AS q\nJOIN {volumes} AS v USING (scan_id)\nLIMIT 1\n```"
-        )
-    return "\n\n".join(lines)
+        for what, one in (("questions", job.name), ("volumes", name)):
+            told[what] = "'" + f"{root}/{written[one][split].pattern}".replace("'", "''") + "'"
+        used.append("join")
+    return "\n\n".join(Template(texts[one]).substitute(told) for one in used)
 
 
 def _columns(config: ConfigFacts, words: CardWords) -> str:
     lines = [f"`{config.name}`:", "", "| column | type | meaning |", "|---|---|---|"]
     names = {f"{one}{NAME}": f"the name of `{one}`" for one in labelled(config.features)}
-    meanings = {**read_yaml(card_text("meanings.yaml")), **names, **words.meanings}
+    meanings = {**_texts()["meanings"], **names, **words.meanings}
     for name, kind in config.features.items():
         if name not in meanings:
             raise PublishError(
@@ -153,45 +141,21 @@ def _provenance(job: Job) -> str:
 
 
 def _changes(job: Job) -> str:
-    changes = []
-    if job.config == "records":
-        changes.append(
-            "The JSON arrays were written as Parquet tables, in published order; no value was changed."
-        )
-    elif job.questions:
-        changes += [
-            "The JSON arrays were written as Parquet tables, in published order, with one fixed schema.",
-            "Identifiers are kept as text.",
-            *words_of(job.release.dataset).changes,
-        ]
-    config = job.dataset.configs.get(job.config)
-    if config is not None and config.hidden:
-        changes.append(f"The columns {_listed(config.hidden)} were left out.")
-    told = job.selection.describe()
-    if told:
-        changes.append(f"Only a selection was kept: `{json.dumps(told, ensure_ascii=False)}`.")
-    if job.on_error != "raise":
-        done = "were left out" if job.on_error == "skip" else "have null in that column"
-        changes.append(
-            f"Rows that do not fit the schema, and volumes that are absent or cannot be read, {done}."
-        )
-    if job.volumes == "embed":
-        changes.append(
-            "Volumes and masks were moved into Parquet files, one row a scan; their bytes are unchanged."
-        )
-    if job.volumes == "files":
-        changes.append(
-            "Volumes were copied, and masks were taken out of the cut archive; their bytes are unchanged."
-        )
-    if job.derived.previews or job.derived.frames:
-        changes.append(
-            "Pictures were made of the volumes: 8-bit grey values between two percentiles, resized, a box drawn in."
-        )
-    if job.derived.crops:
-        changes.append(
-            "Regions of the boxes were cut out of the volumes, with boxes and affines moved along."
-        )
-    return "\n".join(f"- {change}" for change in changes)
+    config, selection = job.dataset.configs.get(job.config), job.selection.describe()
+    hidden = config.hidden if config is not None else ()
+    rows = job.questions and job.config != "records"
+    done = {
+        "records": job.config == "records", "tables": rows, "identifiers": rows, "own": rows, "hidden": hidden,
+        "selection": selection, job.on_error: True, job.volumes: True, "drawn": job.derived.drawn,
+        "crops": job.derived.crops,
+    }  # fmt: skip
+    told = {
+        "own": "\n- ".join(words_of(job.release.dataset).changes),
+        "hidden": _listed(hidden),
+        "selection": json.dumps(selection, ensure_ascii=False),
+    }
+    texts = (text for name, text in _texts()["changes"].items() if done.get(name))
+    return "\n".join(f"- {Template(text).substitute(told)}" for text in texts)
 
 
 def _grades(counts: GradeCounts, picture: str | None) -> str:
