@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -138,6 +139,29 @@ def test_tasks_whose_process_died_are_repeated(sample_dir, tmp_path, dying, capl
         convert(tmp_path / "b" / "knee", "bench", executor=executor, **given)
     assert files_below(tmp_path / "a" / "knee") == files_below(tmp_path / "b" / "knee")
     assert "died" in caplog.text
+
+
+def dies_once(row) -> bool:
+    """A filter that takes its process along, the first time that it is asked."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(os.environ["DIES_ONCE"], os.O_CREAT | os.O_EXCL))
+        os._exit(9)
+    return True
+
+
+def test_a_worker_of_dask_that_dies_costs_nothing_but_time(s3_server, sample_dir, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    given = options_of(sample_dir, volumes="none", splits="test", where=dies_once)
+    monkeypatch.setenv("DIES_ONCE", str(tmp_path / "died"))
+    place = f"s3://knees/{uuid.uuid4().hex}/knee"
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        convert(place, "bench", executor=client.get_executor(), **given)
+    assert (tmp_path / "died").exists()
+    convert(tmp_path / "knee", "bench", **given)
+    assert files_at(place) == files_below(tmp_path / "knee")
 
 
 def test_workers_that_do_not_see_the_place_are_said(sample_dir):
