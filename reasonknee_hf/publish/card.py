@@ -20,6 +20,7 @@ from reasonknee_hf.publish.rules import (
     card_problems,
     front_matter,
     is_default,
+    listed,
     read_metadata,
     read_yaml,
     size_category,
@@ -99,7 +100,7 @@ def merged_metadata(
     written = card_configs(conversion)
     mine = {*ours, *(name for _, name, _ in written)}
     infos = [
-        info for info in _listed(data.get("dataset_info")) if info.get("config_name", "default") not in mine
+        info for info in listed(data.get("dataset_info")) if info.get("config_name", "default") not in mine
     ]
     unnamed = [] if data.get("configs") else _unnamed_config(names)
     there = data.get("configs") or unnamed
@@ -156,7 +157,7 @@ def without_configs(card: str, names: Sequence[str]) -> str:
         return card
     data = read_metadata(text)
     changes: dict[str, Any] = {
-        key: [one for one in _listed(data.get(key)) if one.get("config_name") not in names]
+        key: [one for one in listed(data.get(key)) if one.get("config_name") not in names]
         for key in ("configs", "dataset_info")
         if key in data
     }
@@ -213,7 +214,7 @@ def _in_place(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
 
 
 def _union(old: Any, ours: Sequence[str]) -> list[Any]:
-    there = _listed(old)
+    there = listed(old)
     return [*there, *(word for word in ours if word not in there)]
 
 
@@ -252,10 +253,6 @@ def _rewritten(old: str, data: Mapping[str, Any], changes: Mapping[str, Any]) ->
 
 def _dump(value: Mapping[str, Any]) -> str:
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, line_break="\n", width=1000))
-
-
-def _listed(value: Any) -> list[Any]:
-    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 # --- our blocks in the text: between marks that tell what we wrote, so that words of others are seen and kept ---------

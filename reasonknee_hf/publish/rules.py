@@ -102,14 +102,14 @@ def _keys(value: Any, path: str = "") -> Iterator[str]:
 
 def _words(data: dict[str, Any]) -> Iterator[str]:
     for key, valid in _hub_words().items():
-        for value in _listed(data.get(key)):
+        for value in listed(data.get(key)):
             if value not in valid:
                 yield f"{key}: {value!r} is not one of the Hub's"
     for key in ("tags", "language", "source_datasets"):
         yield from (
-            f"{key}: {value!r} is not text" for value in _listed(data.get(key)) if not isinstance(value, str)
+            f"{key}: {value!r} is not text" for value in listed(data.get(key)) if not isinstance(value, str)
         )
-    for value in _listed(data.get("language")):
+    for value in listed(data.get("language")):
         if isinstance(value, str) and not re.fullmatch(
             r"[a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual", value
         ):
@@ -139,7 +139,7 @@ def _configs(configs: Any) -> Iterator[str]:
                 continue
             if not _SPLIT.fullmatch(str(entry.get("split"))):
                 yield f"configs: {entry.get('split')!r} of {name!r} is no name for a split"
-            if not _listed(entry.get("path")):
+            if not listed(entry.get("path")):
                 yield f"configs: split {entry.get('split')!r} of {name!r} has no path"
 
 
@@ -153,7 +153,7 @@ def _infos(infos: Any) -> Iterator[str]:
 
     if infos is None:
         return
-    for info in _listed(infos):
+    for info in listed(infos):
         if not isinstance(info, dict):
             yield "dataset_info must be keys and values, or a list of them"
             continue
@@ -168,7 +168,8 @@ def _infos(infos: Any) -> Iterator[str]:
                 yield f"dataset_info: num_examples of {name!r} is not a whole number"
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """A value of a card as a list: one entry needs none there."""
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
