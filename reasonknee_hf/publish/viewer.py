@@ -145,7 +145,7 @@ def first_rows_bytes(rows: Sequence[Mapping[str, Any]]) -> int:
 
 def table_findings(store: Store, name: str, config: str, first: bool) -> list[Finding]:
     """Checks one table of a config; what the viewer shows of it is only looked at in the first."""
-    return [Finding(config, text, blocking) for text, blocking in _table_findings(store, name, first)]
+    return [Finding(config, *found) for found in _table_findings(store, name, first)]
 
 
 def _table_findings(store: Store, name: str, first: bool) -> Iterator[tuple[str, bool]]:
