@@ -255,7 +255,7 @@ def make_job(given: VersionOptions, out: str | Path, token: str | bool | None) -
         selection=selection,
         volumes=given.volumes,
         masks=given.masks,
-        annotations=given.annotations,
+        annotations=given.annotations or dataset.annotations[0],
         on_error=given.on_error,
         derived=derived,
         limits=limits,

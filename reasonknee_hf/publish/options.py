@@ -34,6 +34,11 @@ def _option(default: Any, told: str, *flags: str, **words: Any) -> Any:
     return field(default=default, metadata={"help": told, "flags": flags, **words})
 
 
+def _choice(told: str, flag: str, **words: Any) -> Any:
+    """One that does not restrict where it is not given."""
+    return _option(None, told, flag, group=SELECTION, **words)
+
+
 def _documented(kind: type[_T]) -> type[_T]:
     """Adds the help texts of the fields to the docstring of the class."""
     told = "\n".join(f"        {one.name}: {one.metadata['help']}." for one in fields(kind))
@@ -48,40 +53,27 @@ class VersionOptions:
 
     config: str = _option("full", "of the dataset; or records, as they are published", "--config")
     name: str | None = _option(None, "name of the written config (default: the same)", "--name")
-    splits: Words = _option(
-        None, "splits to write; may be given several times, as the next six", "--split", many=True, group=SELECTION
-    )  # fmt: skip
-    questions: Sequence[int] | int | None = _option(
-        None, "question ids, as in the column question_id", "--question", many=True, type=int, group=SELECTION
+    splits: Words = _choice(
+        "splits to write; may be given several times, as the next six", "--split", many=True
     )
-    categories: Words = _option(None, "of the questions, e.g. BML", "--category", many=True, group=SELECTION)
-    structures: Words = _option(None, "e.g. 'medial meniscus'", "--structure", many=True, group=SELECTION)
-    patients: Words = _option(None, "patient ids, as published", "--patient", many=True, group=SELECTION)
-    scans: Words = _option(None, "scan ids", "--scan", many=True, group=SELECTION)
-    visits: Words = _option(None, "e.g. 00M", "--visit", many=True, group=SELECTION)
-    fraction: float | None = _option(
-        None,
-        "about this share of the patients, each with all scans",
-        "--fraction",
-        type=float,
-        group=SELECTION,
+    questions: Sequence[int] | int | None = _choice("as in question_id", "--question", many=True, type=int)
+    categories: Words = _choice("of the questions, e.g. BML", "--category", many=True)
+    structures: Words = _choice("e.g. 'medial meniscus'", "--structure", many=True)
+    patients: Words = _choice("patient ids, as published", "--patient", many=True)
+    scans: Words = _choice("scan ids", "--scan", many=True)
+    visits: Words = _choice("e.g. 00M", "--visit", many=True)
+    fraction: float | None = _choice(
+        "this share of the patients, each with all scans", "--fraction", type=float
     )
-    fraction_seed: int | None = _option(
-        None, "another number chooses other patients", "--fraction-seed", type=int, group=SELECTION
+    fraction_seed: int | None = _choice("another number chooses other patients", "--fraction-seed", type=int)
+    grades: Grades = _choice(
+        "2, or of one attribute: size=2 (in Python {'size': (2,)})", "--grade", many=True
     )
-    grades: Grades = _option(
-        None, "2, or of one attribute: size=2 (in Python {'size': (2,)})", "--grade", many=True, group=SELECTION
-    )  # fmt: skip
-    where: Callable[[Mapping[str, Any]], bool] | None = _option(
-        None, "a Python function of a row that says whether to keep it", "--where", metavar="MODULE:FUNCTION",
-        group=SELECTION,
-    )  # fmt: skip
-    limit: int | None = _option(
-        None, "rows a split, the first ones that the rest keeps", "--limit", type=int, group=SELECTION
+    where: Callable[[Mapping[str, Any]], bool] | None = _choice(
+        "a Python function of a row that says whether to keep it", "--where", metavar="MODULE:FUNCTION"
     )
-    annotations: str = _option(
-        "all", "which arrays are read", "--annotations", choices=("all", "balanced"), group=SELECTION
-    )
+    limit: int | None = _choice("rows a split, the first ones that the rest keeps", "--limit", type=int)
+    annotations: str | None = _choice("which published arrays are read, e.g. balanced", "--annotations")
     on_error: str = _option(
         "raise", "what to do with rows and volumes that cannot be read", "--on-error",
         choices=("raise", "skip", "null"), group=SELECTION,
