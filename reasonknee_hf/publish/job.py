@@ -245,7 +245,7 @@ def make_job(given: VersionOptions, out: str | Path, token: str | bool | None) -
         spec = replace(spec, further=(*(one for one in spec.further if one[0] != listed[0]), listed))
     origin, sha = describe_origin(release, given.source)
     job = Job(
-        release=spec if sha is None else replace(spec, revision=sha),
+        release=spec if sha is None else replace(spec, source=origin, revision=sha),
         origin=origin,
         sha=sha,
         identity=release.identity,

@@ -16,6 +16,8 @@ from reasonknee_hf.hub.disk import our_folder
 from reasonknee_hf.hub.fs.stretch import stretch_url
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
+from reasonknee_hf.publish.job import make_job
+from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.verify import verify
 
 
@@ -235,3 +237,10 @@ def test_the_first_row_of_a_pushed_version_costs_few_requests(
     listing, *behind = [request.path for request in origin.log]
     assert "/revision/" in listing
     assert len(behind) == requests, behind
+
+
+def test_workers_open_the_commit_that_a_url_of_a_branch_led_to(origin, sample_dir, tmp_path):
+    origin.put_tree(REPO, files_below(sample_dir))
+    given = ConvertOptions("bench", source=f"hf://datasets/{REPO}@main", endpoint=origin.url)
+    job, release = make_job(given, tmp_path, None)
+    assert pickle.loads(pickle.dumps(job.release)).open().identity == release.identity
