@@ -109,6 +109,7 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
     }
     card = texts.pop("README.md", b"").decode("utf-8", "replace")
     told = [json.loads(text) for text in texts.values()]
+    told = [one for one in told if one.get("dataset") in (None, dataset.name)]  # older ones name none
     current = [one for one in told if any(pattern in card for pattern in one["patterns"])]
     if not current:
         raise ReleaseError(

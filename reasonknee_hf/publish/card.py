@@ -79,7 +79,11 @@ def merged_card(
         body = f"\n# {words.name}, derived version\n"
     text = section(conversion, place, defects, next(iter(pictures), None))
     body = placed(body, first.name, text)
-    body = placed(body, "attribution", attribution(words))
+    block, text = "attribution", attribution(words)
+    named = _marked(block).search(body)
+    if named and words.source_url not in named["text"]:  # that of another dataset stays
+        block, text = f"{block}-{conversion.job.dataset.name}", text.replace("\n", f": {words.name}\n", 1)
+    body = placed(body, block, text)
     card = f"---\n{metadata}---\n{body}"
     require_attribution(card, words)
     problems = [problem for problem in card_problems(card) if problem not in before]
@@ -99,7 +103,7 @@ def merged_metadata(
     data = read_metadata(old)
     written = card_configs(conversion)
     mine = {*ours, *(name for _, name, _ in written)}
-    infos = [
+    infos: Sequence[Mapping[str, Any]] = [
         info for info in listed(data.get("dataset_info")) if info.get("config_name", "default") not in mine
     ]
     unnamed = [] if data.get("configs") else _unnamed_config(names)
@@ -117,10 +121,8 @@ def merged_metadata(
         # The only config is the one that is loaded without a name. Beside others it must say so, or that would break.
         configs = [{**there[0], "default": True}]
     configs = _in_place(there, [*configs, *entries])
-    infos = [
-        *infos,
-        *(_info_entry(config, name, features) for config, name, features in written),
-    ]
+    infos = [*infos, *(_info_entry(config, name, features) for config, name, features in written)]
+    infos = _in_place(listed(data.get("dataset_info")), infos)
     words = words_of(conversion.job.release.dataset)
     changes: dict[str, Any] = {
         "license": data.get("license", words.licence),
