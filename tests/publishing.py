@@ -60,6 +60,22 @@ def rows_of(release: Path, config: str, split: str) -> list[dict]:
     return [{k: v for k, v in row.items() if k not in ("image", "mask")} for row in rows]
 
 
+def with_names(rows: list[dict], config: str) -> list[dict]:
+    """The same with what is published beside label numbers: their names."""
+    from reasonknee_hf.dataset.contract import described
+
+    kinds = {
+        n: k
+        for n, k in described().features(config, None, False).items()
+        if isinstance(k, datasets.ClassLabel)
+    }
+    assert kinds
+    names = [
+        {f"{n}_name": None if row[n] is None else k.int2str(row[n]) for n, k in kinds.items()} for row in rows
+    ]
+    return [row | more for row, more in zip(rows, names, strict=True)]
+
+
 def tables(folder: Path, config: str, split: str | None = None) -> list[Path]:
     """Files of a config, or of one split of it, in order."""
     return sorted((folder / config).glob(f"{split or ''}*.parquet"))

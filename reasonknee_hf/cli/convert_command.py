@@ -9,7 +9,7 @@ from reasonknee_hf.publish.options import ConvertOptions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", metavar="OUT", help="folder; configs that lie there already stay")
+    parser.add_argument("out", metavar="OUT", help="folder, or URL that fsspec writes to; configs there stay")
     add_publish_options(parser, ConvertOptions)
 
 

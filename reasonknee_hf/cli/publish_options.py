@@ -15,10 +15,10 @@ from typing import Any
 
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.publish.config_facts import Conversion
-from reasonknee_hf.publish.options import ConvertOptions
+from reasonknee_hf.publish.options import VersionOptions
 
 
-def add_publish_options(parser: argparse.ArgumentParser, kind: type[ConvertOptions]) -> None:
+def add_publish_options(parser: argparse.ArgumentParser, kind: type[VersionOptions]) -> None:
     """Adds an argument for each option that has one, and those of every command that publishes."""
     groups: dict[str, Any] = {}
     for one in fields(kind):
@@ -43,7 +43,7 @@ def add_publish_options(parser: argparse.ArgumentParser, kind: type[ConvertOptio
 
 
 @contextlib.contextmanager
-def chosen_options(args: argparse.Namespace, kind: type[ConvertOptions]) -> Iterator[dict[str, Any]]:
+def chosen_options(args: argparse.Namespace, kind: type[VersionOptions]) -> Iterator[dict[str, Any]]:
     """The given arguments as options, with a pool of processes where one is asked for.
 
     Raises:

@@ -179,6 +179,7 @@ class Config:
         splits: The only splits that it may have; `None` for all.
         hidden: Columns that its rows do not have, since they give the answer away.
         chosen: Gives the ids of the only scans whose rows it has; `None` for all.
+        chosen_by: The option of `open` that lists them, where there is one.
         mask_columns: Gives the columns that its rows have besides, where rows have masks.
         kind: The kind of annotation files that its rows come from, where no option chooses among several.
         row: Makes its rows, where not `Description.row` does. Rows of records without a volume get no scan.
@@ -189,6 +190,7 @@ class Config:
     splits: tuple[str, ...] | None = None
     hidden: tuple[str, ...] = ()
     chosen: Callable[[Any], Collection[str]] | None = None
+    chosen_by: str | None = None
     mask_columns: Callable[[Any, Any], Mapping[str, Any]] | None = None
     kind: str | None = None
     row: RowOf | None = None
@@ -224,6 +226,8 @@ class Description:
         links: Columns that only say where a file lies; no version that is written has them.
         weights: The weight of each row of an annotation file where rare answers come more often: takes the release, the
             file, and its `RowIndex`.
+        record_texts: Members of records that are text; columns of published records.
+        record_values: Members of any other kind, columns as JSON; what is in neither shares one column.
         annotations: The kinds of published arrays of records; the first one is the default.
         open_options: The options of `load_dataset` that `open` takes, but for the token.
         card: `"module:attribute"` of what its cards say; see `publish.card_words`.
@@ -257,6 +261,8 @@ class Description:
     scorer: str | None = None
     lessons: str | None = None
     checks: str | None = None
+    record_texts: tuple[str, ...] = ("image", "prompt", "answer")
+    record_values: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ("all",)
     open_options: tuple[str, ...] = ("source", "revision", "endpoint", "images")
 

@@ -166,7 +166,10 @@ KNEE = Description(
     configs={
         "full": Config("All quintuples: train, validation, test."),
         "high_fidelity": Config(
-            "Scans with expert segmentations.", chosen=_high_fidelity, mask_columns=_expert_masks
+            "Scans with expert segmentations.",
+            chosen=_high_fidelity,
+            chosen_by="high_fidelity",
+            mask_columns=_expert_masks,
         ),
         "bench": Config("Test scans without reasoning and answer.", splits=("test",), hidden=ANSWER_COLUMNS),
         "scans": Config("One row a scan, no questions.", asks=False),
@@ -188,4 +191,6 @@ KNEE = Description(
     marks=("data/split_files/", "data/generate_data/"),
     annotations=("all", "balanced"),
     open_options=("source", "revision", "endpoint", "images", "high_fidelity"),
+    record_texts=("image", "prompt", "cot", "answer"),
+    record_values=("final_diagnosis",),
 )

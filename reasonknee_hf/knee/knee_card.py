@@ -62,6 +62,7 @@ KNEE_CARD = CardWords(
         "question_id": "1 … 69; null where the prompt is unknown",
         "category": "one of the seven of ReasonKnee-Bench",
         "cot": "the reasoning",
+        "final_diagnosis": "the published JSON value",
         "grades": "MOAKS grades, one record an attribute",
     },
 )

@@ -54,15 +54,19 @@ class PublishedRelease(Release):
         urls: Mapping[str, Sequence[str | None]],
         lacking: Collection[str],
         identity: str,
+        published_in: Tree,
         **options: Any,
     ) -> None:
         self._urls = dict(urls)
+        self.published_in = published_in
         self.identity = identity
         self._lacking = frozenset(lacking)
         super().__init__(dataset, fs, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_urls": self._urls, "_lacking": self._lacking}
+        return super().__getstate__() | {
+            "_urls": self._urls, "_lacking": self._lacking, "published_in": self.published_in,
+        }  # fmt: skip
 
     def splits_without(self, columns: Collection[str]) -> frozenset[str]:
         """The splits that were written without the columns that give the answer away."""
@@ -105,6 +109,7 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
     }
     card = texts.pop("README.md", b"").decode("utf-8", "replace")
     told = [json.loads(text) for text in texts.values()]
+    told = [one for one in told if one.get("dataset") in (None, dataset.name)]  # older ones name none
     current = [one for one in told if any(pattern in card for pattern in one["patterns"])]
     if not current:
         raise ReleaseError(
@@ -139,7 +144,7 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
     assert isinstance(fs.tree, FsspecTree)
     fs.tree.name = tree.name  # what messages speak of is what was asked for, not where its tables are kept
     identity = f"{tree.identity}#{key}"  # the same on every machine, wherever its tables are kept there
-    return PublishedRelease(dataset, fs, urls, kept["lacking"], identity, **options)
+    return PublishedRelease(dataset, fs, urls, kept["lacking"], identity, tree, **options)
 
 
 def _kept(folder: Path) -> dict[str, Any] | None:
@@ -167,7 +172,7 @@ def _write(tree: Tree, manifests: Sequence[Mapping[str, Any]], out: Path) -> Non
     places: dict[str, list[Place | None]] = {}
     for one in (one for one in manifests if one["kind"] == "volumes"):
         for split, path, part in _tables(one):
-            for row in _volume_rows(tree, path, part.get("spans") or {}):
+            for row in _volume_rows(tree, path, part):
                 image = _image_path(row)
                 scan = scan_from_image_path(image, split)
                 if scan is not None:
@@ -255,19 +260,38 @@ def _tables(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str
             yield re.sub(r"-\d{5}-of-\d{5}-.*", "", path.rpartition("/")[2]), path, part
 
 
-def _volume_rows(tree: Tree, path: str, spans: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The columns of a table of volumes that tell scans, and where each volume lies."""
+def _volume_rows(tree: Tree, path: str, part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The columns of a table of volumes that tell scans, and where each volume lies.
+
+    Where the manifest tells all volumes the table is not opened: an id names all that a scan is.
+    """
+    spans: Mapping[str, Any] = part.get("spans") or {}
+    named = [row for scan_id in spans if (row := _told_by_id(scan_id)) and "image" in spans[scan_id]]
+    for row in named if len(named) == part["rows"] else _table_rows(tree, path):
+        found = spans.get(row["scan_id"], {})
+        for column in ("image", "mask"):
+            other = row.get(f"{column}_file") or row.get(f"{column}_url")
+            if other is not None:
+                row[column] = (other, None, None, other.rpartition("/")[2])
+            else:
+                row[column] = (path, *found[column]) if column in found else None
+        yield row
+
+
+def _told_by_id(scan_id: str) -> dict[str, Any] | None:
+    told = dict(zip(_SCAN, scan_id.split("_"), strict=False)) | {"scan_id": scan_id}
+    side = told.get("knee_side")
+    if side not in ("1", "2"):
+        return None
+    told["knee_side"] = SIDES[int(side) - 1]
+    scan = scan_from_image_path(_image_path(told))
+    return told if scan is not None and scan.scan_id == scan_id else None
+
+
+def _table_rows(tree: Tree, path: str) -> Iterator[dict[str, Any]]:
     with fsspec.open(tree.url(path), "rb") as stream, pq.ParquetFile(stream) as file:
         beside = [name for name in file.schema_arrow.names if name.endswith(("_file", "_url"))]
-        for row in file.read(columns=["scan_id", *_SCAN, *beside]).to_pylist():
-            found = spans.get(row["scan_id"], {})
-            for column in ("image", "mask"):
-                other = row.get(f"{column}_file") or row.get(f"{column}_url")
-                if other is not None:
-                    row[column] = (other, None, None, other.rpartition("/")[2])
-                else:
-                    row[column] = (path, *found[column]) if column in found else None
-            yield row
+        yield from file.read(columns=["scan_id", *_SCAN, *beside]).to_pylist()
 
 
 def _image_path(row: Mapping[str, Any]) -> str:

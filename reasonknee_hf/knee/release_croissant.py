@@ -8,7 +8,7 @@ from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.knee_card import KNEE_CARD
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import SPLIT_COLUMNS
-from reasonknee_hf.publish.croissant_parts import (
+from reasonknee_hf.publish.croissant import (
     dataset_entry,
     field_entry,
     file_object,

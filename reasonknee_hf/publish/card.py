@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,9 +14,17 @@ from datasets import Features
 
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish.card_words import words_of
-from reasonknee_hf.publish.cardtext import attribution, require_attribution, section
+from reasonknee_hf.publish.cardtext import attribution, grade_picture, require_attribution, section
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion
-from reasonknee_hf.publish.rules import card_problems, front_matter, is_default, read_metadata, size_category
+from reasonknee_hf.publish.rules import (
+    card_problems,
+    front_matter,
+    is_default,
+    listed,
+    read_metadata,
+    read_yaml,
+    size_category,
+)
 from reasonknee_hf.publish.schema import has_volumes, plain_volumes
 
 logger = logging.getLogger(__name__)
@@ -27,11 +34,6 @@ UNNAMED = re.compile(r"data/([^/]+?)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 
 _TASKS = ["visual-question-answering", "image-text-to-text"]
 _KEY = re.compile(r"^(?=[^\s#-])(?:\"[^\"]*\"|'[^']*'|[^:#]+?)\s*:(?=\s|$)", re.MULTILINE)
-
-
-def local_place(root: Path) -> str:
-    """What `load_dataset` is given for a folder, from the folder above it."""
-    return f"./{root.resolve().name}"
 
 
 def merged_card(
@@ -67,8 +69,6 @@ def merged_card(
     first = conversion.configs[0]
     picture, content = f"grades-{first.name}.png", None
     if first.counts:
-        from reasonknee_hf.publish.picture import grade_picture
-
         content = grade_picture(first.counts)
     taken = picture in names and first.name not in ours  # a file of others
     pictures = {} if content is None or taken else {picture: content}
@@ -79,7 +79,11 @@ def merged_card(
         body = f"\n# {words.name}, derived version\n"
     text = section(conversion, place, defects, next(iter(pictures), None))
     body = placed(body, first.name, text)
-    body = placed(body, "attribution", attribution(words))
+    block, text = "attribution", attribution(words)
+    named = _marked(block).search(body)
+    if named and words.source_url not in named["text"]:  # that of another dataset stays
+        block, text = f"{block}-{conversion.job.dataset.name}", text.replace("\n", f": {words.name}\n", 1)
+    body = placed(body, block, text)
     card = f"---\n{metadata}---\n{body}"
     require_attribution(card, words)
     problems = [problem for problem in card_problems(card) if problem not in before]
@@ -99,8 +103,8 @@ def merged_metadata(
     data = read_metadata(old)
     written = card_configs(conversion)
     mine = {*ours, *(name for _, name, _ in written)}
-    infos = [
-        info for info in _listed(data.get("dataset_info")) if info.get("config_name", "default") not in mine
+    infos: Sequence[Mapping[str, Any]] = [
+        info for info in listed(data.get("dataset_info")) if info.get("config_name", "default") not in mine
     ]
     unnamed = [] if data.get("configs") else _unnamed_config(names)
     there = data.get("configs") or unnamed
@@ -117,10 +121,8 @@ def merged_metadata(
         # The only config is the one that is loaded without a name. Beside others it must say so, or that would break.
         configs = [{**there[0], "default": True}]
     configs = _in_place(there, [*configs, *entries])
-    infos = [
-        *infos,
-        *(_info_entry(config, name, features) for config, name, features in written),
-    ]
+    infos = [*infos, *(_info_entry(config, name, features) for config, name, features in written)]
+    infos = _in_place(listed(data.get("dataset_info")), infos)
     words = words_of(conversion.job.release.dataset)
     changes: dict[str, Any] = {
         "license": data.get("license", words.licence),
@@ -157,7 +159,7 @@ def without_configs(card: str, names: Sequence[str]) -> str:
         return card
     data = read_metadata(text)
     changes: dict[str, Any] = {
-        key: [one for one in _listed(data.get(key)) if one.get("config_name") not in names]
+        key: [one for one in listed(data.get(key)) if one.get("config_name") not in names]
         for key in ("configs", "dataset_info")
         if key in data
     }
@@ -214,7 +216,7 @@ def _in_place(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
 
 
 def _union(old: Any, ours: Sequence[str]) -> list[Any]:
-    there = _listed(old)
+    there = listed(old)
     return [*there, *(word for word in ours if word not in there)]
 
 
@@ -241,10 +243,10 @@ def _rewritten(old: str, data: Mapping[str, Any], changes: Mapping[str, Any]) ->
     wanted = {**data, **changes}
     try:
         for block in blocks:
-            key = next(iter(yaml.safe_load(block) or {None: None}))
+            key = next(iter(read_yaml(block) or {None: None}))
             result += _dump({key: changed.pop(key)}) if key in changed else block
         result += "".join(_dump({key: value}) for key, value in changed.items())
-        same = yaml.safe_load(result) == wanted
+        same = read_yaml(result) == wanted
     except (yaml.YAMLError, TypeError):
         same = False
     # Anchors or a flow mapping at the top: then the whole block is written anew.
@@ -253,10 +255,6 @@ def _rewritten(old: str, data: Mapping[str, Any], changes: Mapping[str, Any]) ->
 
 def _dump(value: Mapping[str, Any]) -> str:
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, line_break="\n", width=1000))
-
-
-def _listed(value: Any) -> list[Any]:
-    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 # --- our blocks in the text: between marks that tell what we wrote, so that words of others are seen and kept ---------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 
 from reasonknee_hf.dataset.contract import described, imported
 from reasonknee_hf.errors import OptionError
@@ -82,3 +83,8 @@ def words_of(dataset: str | None = None) -> CardWords:
         )
     words: CardWords = imported(found.card)
     return words
+
+
+def card_text(name: str) -> str:
+    """One of the texts of `dataset_card/`, which cards and descriptions are made of."""
+    return (files("reasonknee_hf") / "dataset_card" / name).read_text("utf-8")

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 from collections.abc import Sequence
-from importlib.resources import files
+from functools import cache
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import ClassLabel, Value
 
-from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.card_words import CardWords, words_of
+from reasonknee_hf.dataset.contract import Release
+from reasonknee_hf.errors import OptionError, PublishError
+from reasonknee_hf.publish.card_words import CardWords, card_text, words_of
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, GradeCounts
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.schema import is_volume
+from reasonknee_hf.publish.rules import read_yaml
+from reasonknee_hf.publish.schema import NAME, is_volume, labelled
 
-_MEANINGS = {
-    "id": "`{scan_id}_{question_id}`",
-    "structure": "anatomical structure",
-    "subregion": "part of the structure",
-    "prompt": "the question, as published",
-    "bbox": "`[start_slice, end_slice, x_min, x_max, y_min, y_max]` in the slice-first array, ends inclusive",
-    "cot": "as published",
-    "answer": "as published",
-    "final_diagnosis": "the published JSON value",
-    "preview": "three planes through the middle of the box, the box drawn in",
-    "frames": "slices of the box, evenly spaced, cut to its extent",
-    "image": "the published `.nii.gz`, bytes unchanged",
-    "mask": "the published mask, bytes unchanged; null where there is none",
-    "image_file": "path of the published `.nii.gz` in this repository",
-    "mask_file": "path of the published mask in this repository",
-    "image_url": "where the published `.nii.gz` lies",
-    "mask_url": "where the published mask lies; `reasonknee://` URLs are opened by the package `reasonknee_hf`",
-    "crop": "the region of the box (and a margin, if one was asked for) as NIfTI, slice-first, its affine moved along",
-    "other": "further keys of the record, and values that are not text, as JSON; null if there are none",
-    "crop_bbox": "the box in the indices of the crop",
-}
+if TYPE_CHECKING:
+    from reasonknee_hf.verify import Report
+
+logger = logging.getLogger(__name__)
 
 
 def section(conversion: Conversion, place: str, defects: Sequence[str] | None, picture: str | None) -> str:
@@ -50,7 +37,7 @@ def section(conversion: Conversion, place: str, defects: Sequence[str] | None, p
     """
     first, words = conversion.configs[0], words_of(conversion.job.release.dataset)
     place = json.dumps(place, ensure_ascii=False)
-    return template("section.md").substitute(
+    return Template(card_text("section.md")).substitute(
         name=first.name,
         what=_what(conversion),
         place=place,
@@ -80,46 +67,34 @@ def _listed(columns: Sequence[str]) -> str:
     return " and ".join(f"`{column}`" for column in columns)
 
 
+@cache
+def _texts() -> dict[str, dict[str, str]]:
+    return dict(read_yaml(card_text("card_texts.yaml")))
+
+
 def _volumes_text(conversion: Conversion, place: str) -> str:
-    job = conversion.job
+    job, texts = conversion.job, _texts()["volumes"]
     if job.volumes == "none":
-        return "There are no volumes here."
+        return texts["none"]
     name = job.volumes_name
     column = {"embed": "image", "files": "image_file", "reference": "image_url"}[job.volumes]
-    embedded = job.volumes == "embed"
-    lines = [
-        f'Volumes: `load_dataset({place}, "{name}", streaming=True)`, one row a scan, joined by `scan_id`; '
-        f"the column `{column}` holds "
-        + {
-            "embed": "the volume.",
-            "files": "the path of its file in this repository.",
-            "reference": "its URL.",
-        }[job.volumes]
-    ]
-    if embedded:
-        lines.append(
-            f"The type `Nifti` needs `datasets` 4.4 or later. On older versions, and where only bytes are wanted, load "
-            f"`{name}_bytes`: the same files, each volume as `{{bytes, path}}` "
-            '(`nibabel.Nifti1Image.from_bytes(gzip.decompress(row["image"]["bytes"]))`).'
-        )
+    told = {"place": place, "name": name, "column": column, "held": texts[job.volumes]}
+    used = ["any", *(["bytes"] if job.volumes == "embed" else [])]
     written = {config.name: config.splits for config in conversion.configs}
     split = next(iter(conversion.configs[0].splits))
     if job.questions and split in written.get(name, ()):
         root = json.loads(place)
         root = root if root.startswith("./") else f"hf://datasets/{root}"
-        questions, volumes = (
-            "'" + f"{root}/{written[one][split].pattern}".replace("'", "''") + "'" for one in (job.name, name)
-        )
-        lines.append(
-            f"Joined by DuckDB, which reads only what is asked for:\n\n```sql\nSELECT scan_id, q.prompt, v.{column}\n"
-            f"FROM {questions} AS q\nJOIN {volumes} AS v USING (scan_id)\nLIMIT 1\n```"
-        )
-    return "\n\n".join(lines)
+        for what, one in (("questions", job.name), ("volumes", name)):
+            told[what] = "'" + f"{root}/{written[one][split].pattern}".replace("'", "''") + "'"
+        used.append("join")
+    return "\n\n".join(Template(texts[one]).substitute(told) for one in used)
 
 
 def _columns(config: ConfigFacts, words: CardWords) -> str:
     lines = [f"`{config.name}`:", "", "| column | type | meaning |", "|---|---|---|"]
-    meanings = {**_MEANINGS, **words.meanings}
+    names = {f"{one}{NAME}": f"the name of `{one}`" for one in labelled(config.features)}
+    meanings = {**_texts()["meanings"], **names, **words.meanings}
     for name, kind in config.features.items():
         if name not in meanings:
             raise PublishError(
@@ -166,45 +141,21 @@ def _provenance(job: Job) -> str:
 
 
 def _changes(job: Job) -> str:
-    changes = []
-    if job.config == "records":
-        changes.append(
-            "The JSON arrays were written as Parquet tables, in published order; no value was changed."
-        )
-    elif job.questions:
-        changes += [
-            "The JSON arrays were written as Parquet tables, in published order, with one fixed schema.",
-            "Identifiers are kept as text.",
-            *words_of(job.release.dataset).changes,
-        ]
-    config = job.dataset.configs.get(job.config)
-    if config is not None and config.hidden:
-        changes.append(f"The columns {_listed(config.hidden)} were left out.")
-    told = job.selection.describe()
-    if told:
-        changes.append(f"Only a selection was kept: `{json.dumps(told, ensure_ascii=False)}`.")
-    if job.on_error != "raise":
-        done = "were left out" if job.on_error == "skip" else "have null in that column"
-        changes.append(
-            f"Rows that do not fit the schema, and volumes that are absent or cannot be read, {done}."
-        )
-    if job.volumes == "embed":
-        changes.append(
-            "Volumes and masks were moved into Parquet files, one row a scan; their bytes are unchanged."
-        )
-    if job.volumes == "files":
-        changes.append(
-            "Volumes were copied, and masks were taken out of the cut archive; their bytes are unchanged."
-        )
-    if job.derived.previews or job.derived.frames:
-        changes.append(
-            "Pictures were made of the volumes: 8-bit grey values between two percentiles, resized, a box drawn in."
-        )
-    if job.derived.crops:
-        changes.append(
-            "Regions of the boxes were cut out of the volumes, with boxes and affines moved along."
-        )
-    return "\n".join(f"- {change}" for change in changes)
+    config, selection = job.dataset.configs.get(job.config), job.selection.describe()
+    hidden = config.hidden if config is not None else ()
+    rows = job.questions and job.config != "records"
+    done = {
+        "records": job.config == "records", "tables": rows, "identifiers": rows, "own": rows, "hidden": hidden,
+        "selection": selection, job.on_error: True, job.volumes: True, "drawn": job.derived.drawn,
+        "crops": job.derived.crops,
+    }  # fmt: skip
+    told = {
+        "own": "\n- ".join(words_of(job.release.dataset).changes),
+        "hidden": _listed(hidden),
+        "selection": json.dumps(selection, ensure_ascii=False),
+    }
+    texts = (text for name, text in _texts()["changes"].items() if done.get(name))
+    return "\n".join(f"- {Template(text).substitute(told)}" for text in texts)
 
 
 def _grades(counts: GradeCounts, picture: str | None) -> str:
@@ -222,6 +173,71 @@ def _grades(counts: GradeCounts, picture: str | None) -> str:
     return "\n".join(lines)
 
 
+def grade_picture(counts: GradeCounts) -> bytes | None:
+    """A PNG of stacked bars: for each category the share of each grade. `None` where matplotlib is not installed.
+
+    Args:
+        counts: Category → grade → number.
+    """
+    try:
+        from matplotlib import colormaps
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        logger.warning("the card has no picture of the grades: pip install 'reasonknee_hf[viz]'")
+        return None
+    categories = list(counts)[::-1]
+    highest = max(grade for grades in counts.values() for grade in grades)
+    colours = colormaps["viridis"].resampled(highest + 1)
+    figure = Figure(figsize=(8, 0.45 * len(categories) + 1.3), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    left = [0.0] * len(categories)
+    for grade in range(highest + 1):
+        shares = [100 * counts[name].get(grade, 0) / sum(counts[name].values()) for name in categories]
+        axes.barh(categories, shares, left=left, color=colours(grade), label=str(grade), edgecolor="white")
+        left = [start + share for start, share in zip(left, shares, strict=True)]
+    labels = [f"{name} ({sum(counts[name].values()):,})" for name in categories]
+    axes.set_yticks(range(len(categories)), labels)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of graded attributes, %")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(title="grade", ncols=1, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    sink = io.BytesIO()
+    figure.savefig(sink, format="png", metadata={"Software": None})
+    return sink.getvalue()
+
+
+def defect_lines(verify: bool | Report, release: Release) -> list[str] | None:
+    """One line for each kind of defect, without examples: those may name paths of this machine.
+
+    Args:
+        verify: `True` to look now, without reading volumes; a report that was made before; `False` not to.
+        release: The release.
+
+    Returns:
+        `None` if the release was not verified.
+
+    Raises:
+        OptionError: The report is about another release.
+    """
+    if verify is False:
+        return None
+    from reasonknee_hf.verify import verify as verify_release
+
+    report = verify_release(release) if verify is True else verify
+    if (report.release, report.sha) != (release.tree.name, release.sha):
+        raise OptionError(
+            f"The report is about {report.release}, the rows come from {release.tree.name}. Verify that."
+        )
+    return [
+        f"{finding.count:,} {finding.title}"
+        + (f" ({finding.part})" if finding.part else "")
+        + f" [{finding.level}]"
+        for finding in report.findings
+    ]
+
+
 def _defects(defects: Sequence[str] | None) -> str:
     if defects is None:
         return "The release was not verified when this version was written (`reasonknee verify` does it)."
@@ -230,15 +246,10 @@ def _defects(defects: Sequence[str] | None) -> str:
     return "\n".join(["Found in the release by `reasonknee verify`:", "", *(f"- {one}" for one in defects)])
 
 
-def template(name: str) -> Template:
-    """One of the texts of `dataset_card/`."""
-    return Template((files("reasonknee_hf") / "dataset_card" / name).read_text("utf-8"))
-
-
 def attribution(words: CardWords | None = None) -> str:
     """The block that every card carries."""
     words = words or words_of()
-    text = template("attribution.md").substitute(
+    text = Template(card_text("attribution.md")).substitute(
         creators=", ".join(words.creators[:-1]) + f" and {words.creators[-1]}",
         bibtex_creators=" and ".join(words.creators),
         paper=f"{words.title}, arXiv:{words.arxiv}",

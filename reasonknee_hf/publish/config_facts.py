@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
-from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,57 +13,9 @@ import pyarrow.parquet as pq
 from datasets import Features
 
 from reasonknee_hf.publish.job import Job
+from reasonknee_hf.publish.places import Store
 
 GradeCounts = dict[str, dict[int, int]]
-
-
-class Store(Protocol):
-    """Where finished files lie."""
-
-    def names(self) -> set[str]:
-        """Paths of all files below the root."""
-
-    def open(self, name: str) -> AbstractContextManager[Any]:
-        """A file for reading, seekable."""
-
-    def size(self, name: str) -> int:
-        """Bytes of a file."""
-
-    def sha256(self, name: str) -> str:
-        """Hash of a file."""
-
-
-class Folder:
-    """A local folder of finished files."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def names(self) -> set[str]:
-        """Paths of all files below the root, unfinished ones not among them."""
-        files = (path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file())
-        return {path.as_posix() for path in files if not any(part.startswith(".") for part in path.parts)}
-
-    def open(self, name: str) -> AbstractContextManager[Any]:
-        """A file for reading."""
-        return (self.root / name).open("rb")
-
-    def size(self, name: str) -> int:
-        """Bytes of a file."""
-        return (self.root / name).stat().st_size
-
-    def sha256(self, name: str) -> str:
-        """Hash of a file."""
-        with self.open(name) as file:
-            return hash_of(file)
-
-
-def hash_of(file: IO[bytes]) -> str:
-    """The sha256 of what is left of a file."""
-    digest = sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -122,45 +71,40 @@ def split_facts(store: Store, pattern: str, files: Sequence[str]) -> SplitFacts:
     return SplitFacts(pattern, tuple(full), rows, data, sum(store.size(name) for name in full))
 
 
+def _batches(store: Store, files: Iterable[str], *columns: str) -> Iterator[pa.RecordBatch]:
+    """Some columns of some tables: those that a table has, or that end so."""
+    for name in files:
+        with store.open(name) as stream, pq.ParquetFile(stream) as file:
+            names = [one for one in file.schema_arrow.names if one.endswith(columns)]
+            yield from file.iter_batches(columns=names, batch_size=1 << 16)
+
+
 def scan_ids(store: Store, files: Iterable[str]) -> list[str]:
     """Ids of the scans that the rows of some files belong to, in order of their first row."""
     found: dict[str, None] = {}
-    for name in files:
-        with store.open(name) as stream, pq.ParquetFile(stream) as file:
-            for batch in file.iter_batches(columns=["scan_id"], batch_size=1 << 16):
-                found |= dict.fromkeys(one for one in batch.column(0).unique().to_pylist() if one is not None)
+    for batch in _batches(store, files, "scan_id"):
+        found |= dict.fromkeys(one for one in batch["scan_id"].unique().to_pylist() if one is not None)
     return list(found)
 
 
 def files_named(store: Store, files: Iterable[str]) -> set[str]:
     """Paths below the root that the rows of some tables name."""
-    found: set[str] = set()
-    for name in files:
-        with store.open(name) as stream, pq.ParquetFile(stream) as file:
-            columns = [column for column in file.schema_arrow.names if column.endswith("_file")]
-            for batch in file.iter_batches(columns=columns):
-                found.update(path for column in batch.columns for path in column.drop_null().to_pylist())
-    return found
+    columns = (column for batch in _batches(store, files, "_file") for column in batch.columns)
+    return {path for column in columns for path in column.drop_null().to_pylist()}
 
 
 def grade_counts(store: Store, files: Iterable[str]) -> Counter[tuple[int, int]]:
     """How often each category, by its number, has each grade; every attribute of a row counts."""
     counts: Counter[tuple[int, int]] = Counter()
-    for name in files:
-        with store.open(name) as stream, pq.ParquetFile(stream) as file:
-            for batch in file.iter_batches(columns=["category", "grades"], batch_size=1 << 16):
-                grades = batch.column("grades")
-                parents = pc.list_parent_indices(grades)
-                pairs = pa.table(
-                    {
-                        "category": batch.column("category").take(parents),
-                        "grade": pc.struct_field(pc.list_flatten(grades), "grade"),
-                    }
-                )
-                for row in pairs.group_by(["category", "grade"]).aggregate([([], "count_all")]).to_pylist():
-                    if row["category"] is not None:
-                        counts[row["category"], row["grade"]] += row["count_all"]
-    return counts
+    for batch in _batches(store, files, "category", "grades"):
+        grades = batch["grades"]
+        told = {
+            "category": batch["category"].take(pc.list_parent_indices(grades)),
+            "grade": pc.struct_field(pc.list_flatten(grades), "grade"),
+        }
+        pairs = pa.table(told).group_by(["category", "grade"]).aggregate([([], "count_all")])
+        counts.update({(row["category"], row["grade"]): row["count_all"] for row in pairs.to_pylist()})
+    return Counter({pair: count for pair, count in counts.items() if pair[0] is not None})
 
 
 def by_category(counts: Counter[tuple[int, int]], names: Sequence[str]) -> GradeCounts:

@@ -1,4 +1,4 @@
-"""From a release to a folder of Parquet."""
+"""From a release to Parquet in a folder, or anywhere else that fsspec writes to."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reasonknee_hf.publish.config_facts import Conversion, Folder
-from reasonknee_hf.publish.defects import defect_lines
+from reasonknee_hf.errors import PublishError
+from reasonknee_hf.publish.cardtext import defect_lines
+from reasonknee_hf.publish.config_facts import Conversion
 from reasonknee_hf.publish.job import make_job
-from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.options import ConvertOptions, chosen_options
+from reasonknee_hf.publish.places import Place
 from reasonknee_hf.publish.produce import produce
-from reasonknee_hf.publish.rehearse import check_folder, merged, rehearse, standing_of
-from reasonknee_hf.publish.rules import check_name, check_out
-from reasonknee_hf.publish.stale import CARD, stale_files
-from reasonknee_hf.publish.texts import write
+from reasonknee_hf.publish.rehearse import check_folder, merged, rehearse
+from reasonknee_hf.publish.rules import check_name
+from reasonknee_hf.publish.standing import CARD, Manifest, Part, Standing, stale_files
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,8 @@ def convert(
         convert("my-version", "bench", source="sample", categories="BML", limit=100)
 
     Args:
-        out: A folder. Configs that lie there already stay.
+        out: A folder, or a URL that fsspec writes to, such as `s3://bucket/mine`, `hf://buckets/me/mine` or
+            `memory://mine`, with the same files. Configs that lie there already stay.
         config: `full`, `high_fidelity`, `bench`, `scans` for volumes alone, or `records` for the records as they are
             published. `full` by default. Of another dataset than the first one: `dataset/config`.
         options: [`ConvertOptions`], for calls that share them.
@@ -47,35 +48,52 @@ def convert(
         OptionError: An option that is not known or not possible.
         PublishError: Nothing was selected, what lies in `out` cannot be added to, or what was written did not come
             back the same.
+        ExtraMissingError: The package for URLs of that kind is not installed.
+        ForbiddenError, EndpointError: Nothing can be written there.
         VolumeMissingError: A volume or mask that the tables name is nowhere.
         VolumeFormatError, VolumeDataError: One is no NIfTI file, or is cut or fails its checksum.
     """
     if config is not None:
         given["config"] = config
     chosen = chosen_options(ConvertOptions, options, given)
-    root = check_out(out)
-    job, release = make_job(chosen, root, chosen.token)
+    place = Place(out)
+    job, release = make_job(chosen, out, chosen.token)
     check_name("config", job.name)
-    check_folder(root, job)
-    store = Folder(root)
-    standing = standing_of(root)
+    if place.local:
+        check_folder(place.local, job)
+    standing = Standing.of_place(place)
     rehearse(job, standing)
+    place.prove()
 
     def keep(manifest: Manifest, parts: Sequence[Part]) -> None:
-        write(root / manifest.path, manifest.text.encode())
+        for part in parts:
+            try:
+                there = place.size(part.path)
+            except FileNotFoundError:
+                there = None
+            if there != part.size:
+                raise PublishError(
+                    f"{part.path} was made with {part.size} bytes and has {there} in {out}: workers must write to the "
+                    "place that this process reads."
+                )
+        place.write(manifest.path, manifest.text.encode())
 
-    conversion, manifests = produce(job, release, store, chosen.executor, keep, standing.manifests)
+    conversion, manifests = produce(job, release, place, chosen.executor, keep, standing.manifests)
     beside = merged(standing, conversion, manifests, defects=defect_lines(chosen.verify, release))
     for name, content in beside.items():
-        write(root / name, content)
+        place.write(name, content)
     written = [*conversion.files, *(name for one in conversion.configs for name in one.beside), *beside]
-    stale = stale_files(standing, beside[CARD].decode(), job, written, store)
+    stale = stale_files(standing, beside[CARD].decode(), job, written, place)
+    if stale and chosen.remove_stale:
+        place.remove(stale)
+        logger.info("removed %d files of earlier calls from %s: %s", len(stale), out, ", ".join(stale))
+        return conversion
     if stale:
         logger.warning(
-            "%d files of earlier calls lie in %s that no config names any more, e.g. %s; remove them before the folder "
-            "is uploaded as it is",
+            "%d files of earlier calls lie in %s that no config names any more, e.g. %s; remove them by "
+            "remove_stale=True before the folder is uploaded as it is",
             len(stale),
-            root,
+            out,
             stale[0],
         )
     return replace(conversion, stale=tuple(stale))

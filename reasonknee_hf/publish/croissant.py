@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from datasets import ClassLabel, Value
 
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish.card_words import words_of
+from reasonknee_hf.publish.card_words import CardWords, card_text, words_of
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion
-from reasonknee_hf.publish.croissant_parts import (
-    REPOSITORY,
-    dataset_entry,
-    field_entry,
-    file_set,
-    record_set,
-    repository_entry,
-    typed_entry,
-)
 from reasonknee_hf.publish.schema import file_columns, is_volume
-from reasonknee_hf.publish.stale import DESCRIPTION
+from reasonknee_hf.publish.standing import DESCRIPTION
 from reasonknee_hf.version import __version__
+
+REPOSITORY = "repo"
 
 
 def version_croissant(old: str, conversion: Conversion, place: str, deleted: Collection[str] = ()) -> str:
@@ -140,3 +133,83 @@ def _data_type(kind: Any) -> str:
         words = {"string": "sc:Text", "bool": "sc:Boolean", "binary": "sc:Text"}
         return words.get(kind.dtype, "sc:Integer" if "int" in kind.dtype else "sc:Float")
     return "sc:Text" if is_volume(kind) else "sc:ImageObject"
+
+
+# --- the entries that a description is made of ----------------------------------------------------------------------
+
+
+def dataset_entry(
+    words: CardWords,
+    name: str,
+    text: str,
+    url: str,
+    distribution: list[dict[str, Any]],
+    records: Iterable[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The whole description."""
+    return {
+        "@context": json.loads(card_text("croissant_context.json")),
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.1",
+        "name": name,
+        "description": text,
+        "url": url,
+        "license": words.licence_url,
+        "creator": [{"@type": "sc:Person", "name": one} for one in words.creators],
+        "citeAs": f"{', '.join(words.creators)}. {words.title}. {words.paper_url}",
+        "sameAs": words.source_url,
+        "version": __version__,
+        "datePublished": words.published,
+        "distribution": distribution,
+        "recordSet": list(records),
+    }
+
+
+def repository_entry(url: str, sha: str | None) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileObject",
+        "@id": REPOSITORY,
+        "name": REPOSITORY,
+        "description": "The repository" + (f" at {sha}" if sha else ""),
+        "contentUrl": url,
+        "encodingFormat": "git+https",
+        "sha256": "https://github.com/mlcommons/croissant/issues/80",  # the format's own word for "does not apply"
+    }
+
+
+def file_object(path: str, encoding: str, text: str) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileObject",
+        "@id": path,
+        "name": path,
+        "description": text,
+        "contentUrl": path,
+        "containedIn": {"@id": REPOSITORY},
+        "encodingFormat": encoding,
+    }
+
+
+def file_set(name: str, includes: list[str], encoding: str, text: str) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileSet",
+        "@id": name,
+        "name": name,
+        "description": text,
+        "containedIn": {"@id": REPOSITORY},
+        "encodingFormat": encoding,
+        "includes": includes,
+    }
+
+
+def record_set(name: str, fields: list[dict[str, Any]], text: str) -> dict[str, Any]:
+    return {"@type": "cr:RecordSet", "@id": name, "name": name, "description": text, "field": fields}
+
+
+def field_entry(records: str, name: str, kind: str, source: dict[str, str], column: str) -> dict[str, Any]:
+    (where, file_id), *_ = source.items()
+    told = {where: {"@id": file_id}, "extract": {"column": column}}
+    return typed_entry(f"{records}/{name}", name, kind) | {"source": told}
+
+
+def typed_entry(field_id: str, name: str, kind: str) -> dict[str, Any]:
+    return {"@type": "cr:Field", "@id": field_id, "name": name, "dataType": kind}

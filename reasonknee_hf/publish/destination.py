@@ -23,8 +23,7 @@ from huggingface_hub.hf_api import BlobLfsInfo, RepoSibling
 
 from reasonknee_hf.errors import EndpointError, ForbiddenError, PublishError
 from reasonknee_hf.hub.wire.retries import PASSING, Patience, retry_after
-from reasonknee_hf.publish.config_facts import hash_of
-from reasonknee_hf.publish.texts import decoded
+from reasonknee_hf.publish.places import decoded, hash_of
 
 logger = logging.getLogger(__name__)
 
@@ -113,15 +112,13 @@ class Repository:
                 )
             return
         # The first step of any upload, of a file that does not travel by itself.
-        insist(
-            lambda: self.api.preupload_lfs_files(
-                self.repo_id,
-                additions=[CommitOperationAdd("README.md", card.encode())],
-                repo_type="dataset",
-                revision=self._base,
-                create_pr=self._create_pr,
-            ),
-            f"writing to {self.repo_id}",
+        added = [CommitOperationAdd("README.md", card.encode())]
+        self._ask(
+            self.api.preupload_lfs_files,
+            "writing to",
+            additions=added,
+            revision=self._base,
+            create_pr=self._create_pr,
         )
 
     def _validate(self, card: str) -> None:
@@ -137,18 +134,13 @@ class Repository:
         if self._created:
             return
         if self._info is None:
-            insist(
-                lambda: self.api.create_repo(
-                    self.repo_id, repo_type="dataset", private=private, exist_ok=True
-                ),
-                f"creating {self.repo_id}",
-            )
+            self._ask(self.api.create_repo, "creating", private=private, exist_ok=True)
         if self.revision not in (self._base, "main") and not self.revision.startswith("refs/"):
-            insist(
-                lambda: self.api.create_branch(
-                    self.repo_id, repo_type="dataset", branch=self.revision, exist_ok=True
-                ),
-                f"creating the branch {self.revision}",
+            self._ask(
+                self.api.create_branch,
+                f"creating the branch {self.revision} of",
+                branch=self.revision,
+                exist_ok=True,
             )
         self._base, self._created = self.revision, True
 
@@ -212,10 +204,7 @@ class Repository:
         """
         if name not in self._files:
             return ""
-        path = insist(
-            lambda: self.api.hf_hub_download(self.repo_id, name, repo_type="dataset", revision=sha),
-            f"reading {name} of {self.repo_id}",
-        )
+        path = self._ask(self.api.hf_hub_download, f"reading {name} of", filename=name, revision=sha)
         return decoded(Path(path).read_bytes(), f"{name} of {self.repo_id}")
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -223,17 +212,10 @@ class Repository:
     def upload(self, names: Sequence[str]) -> None:
         """Uploads files of the staging folder; they are committed in groups."""
         operations = [CommitOperationAdd(name, str(self._staging / name)) for name in names]
-        insist(
-            lambda: self.api.preupload_lfs_files(
-                self.repo_id,
-                additions=operations,
-                repo_type="dataset",
-                revision=self.revision,
-                create_pr=self._opens_pr,
-                free_memory=False,
-            ),
-            f"uploading {names[0]}",
-        )
+        self._ask(
+            self.api.preupload_lfs_files, f"uploading {names[0]} to", additions=operations, revision=self.revision,
+            create_pr=self._opens_pr, free_memory=False,
+        )  # fmt: skip
         self._uploaded |= {one.path_in_repo: one for one in operations}
         logger.info("uploaded %s", ", ".join(names))
         if sum(not name.endswith(".json") for name in self._uploaded) >= COMMIT_FILES:
@@ -259,24 +241,21 @@ class Repository:
         waiting = self._uploaded
         # A manifest that was uploaded with its shards may have grown since.
         everything = list({one.path_in_repo: one for one in (*waiting.values(), *operations)}.values())
-        done = insist(
-            lambda: self.api.create_commit(
-                self.repo_id,
-                everything,
-                commit_message=message,
-                repo_type="dataset",
-                revision=self.revision,
-                create_pr=self._opens_pr,
-                parent_commit=parent,
-            ),
-            f"committing to {self.repo_id}",
-            leave=(412,) if parent is not None else (),
-        )
+        done = self._ask(
+            self.api.create_commit, "committing to", (412,) if parent is not None else (), operations=everything,
+            commit_message=message, revision=self.revision, create_pr=self._opens_pr, parent_commit=parent,
+        )  # fmt: skip
         if self._opens_pr and done.pr_url is not None:
             self.pull_request = done.pr_url
             self.revision = self._base = str(done.pr_revision)
         self._uploaded = {}
         self._files |= {name: _committed(one) for name, one in waiting.items()}
+
+    def _ask(self, method: Callable[..., _T], what: str, leave: Sequence[int] = (), **given: Any) -> _T:
+        """What a method of the client says of this repository; `what` is for messages, which end with its name."""
+        return insist(
+            lambda: method(self.repo_id, repo_type="dataset", **given), f"{what} {self.repo_id}", leave
+        )
 
     @property
     def _opens_pr(self) -> bool:

@@ -12,13 +12,13 @@ from typing import Any
 
 from reasonknee_hf.dataset.contract import Description, Release, described
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.publish.options import ConvertOptions
+from reasonknee_hf.publish.options import VersionOptions
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.row_selection import Selection, whole_number
 from reasonknee_hf.publish.schema import VOLUME_MODES
 from reasonknee_hf.version import __version__
 
-FORMAT = 2
+FORMAT = 3
 """Raised when files of the same options would come out with other bytes."""
 
 
@@ -30,7 +30,7 @@ class ReleaseSpec:
     revision: str | None = None
     endpoint: tuple[str, ...] | None = None
     images: str | None = None
-    high_fidelity: str | tuple[str, ...] | None = None
+    further: tuple[tuple[str, Any], ...] = ()
     dataset: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -39,10 +39,16 @@ class ReleaseSpec:
 
     def open(self, token: str | bool | None = None) -> Release:
         """The release."""
-        dataset = described(self.dataset)
-        options = {name: getattr(self, name, None) for name in dataset.open_options}
-        release: Release = dataset.open(token=token, **{n: v for n, v in options.items() if v is not None})
+        given = {name: value for name, value in self.options.items() if value is not None}
+        release: Release = described(self.dataset).open(token=token, **given)
         return release
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the dataset is opened by, `None` for what was not given."""
+        return {name: getattr(self, name) for name in ("source", "revision", "endpoint", "images")} | dict(
+            self.further
+        )
 
 
 def _unpickled(_: Description, fields: tuple[Any, ...]) -> ReleaseSpec:
@@ -98,7 +104,7 @@ class Job:
         identity: State of the release; part of the fingerprint, never written out.
         config: Config of the rows.
         name: Name of the config that is written.
-        out: Folder that the files are written to.
+        out: Folder, or fsspec URL, that the files are written to.
     """
 
     release: ReleaseSpec
@@ -107,7 +113,7 @@ class Job:
     identity: str
     config: str
     name: str
-    out: Path
+    out: str | Path
     selection: Selection = field(default_factory=Selection)
     volumes: str = "embed"
     masks: bool = True
@@ -128,7 +134,7 @@ class Job:
         if self.config in ("scans", "records") and (self.selection.by_question or self.derived != Derived()):
             raise OptionError(
                 f"The config {self.config!r} has no columns to choose questions by, or to draw. Choose by splits, "
-                "patients, visits and limit, or convert another config."
+                "patients, scans and limit, or convert another config."
             )
         if self.config == "scans" and self.volumes == "none":
             raise OptionError(
@@ -194,7 +200,7 @@ class Job:
         told = self.provenance() | {
             "identity": self.identity,
             "images": self.release.images,
-            "high_fidelity": self.release.high_fidelity,
+            "opening": self.release.further,
             "limits": [self.limits.row_group, self.limits.shard],
             "format": FORMAT,
             "part": part,
@@ -207,9 +213,9 @@ class Job:
         return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tuple[Job, Release]:
+def make_job(given: VersionOptions, out: str | Path, token: str | bool | None) -> tuple[Job, Release]:
     """The job that some options describe, and its release, opened with a token."""
-    endpoint, listed = given.endpoint, given.high_fidelity
+    endpoint = given.endpoint
     if not all(isinstance(one, str) for one in (endpoint or ())) or isinstance(endpoint, Mapping):
         raise OptionError(
             "endpoint= is to be a URL or several here, which all workers can be told; give the token by an option of"
@@ -221,26 +227,27 @@ def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tupl
         given.revision,
         (endpoint,) if isinstance(endpoint, str) else tuple(endpoint) if endpoint else None,
         given.images,
-        listed if listed is None or isinstance(listed, str) else tuple(listed),
+        tuple(sorted((name, _fixed(value)) for name, value in (given.opening or {}).items())),
         before or None,
     )
     # What the options alone can be wrong about is said before anything is read.
     selection = Selection(**{one.name: getattr(given, one.name) for one in fields(Selection)})
     dataset = described(spec.dataset)
     selection.check_questions(dataset)
-    dataset.check_opening(**{name: value for name, value in vars(spec).items() if name != "dataset"})
+    dataset.check_opening(**spec.options)
     derived = Derived(given.previews, given.frames, given.crops, given.crop_margin)
     limits = Limits(given.row_group_bytes, given.shard_bytes)
     release = spec.open(token)
     config = release.dataset.configs.get(wanted)
-    if (
-        config is not None and config.chosen
-    ):  # a list may change under the same path; what it says is told instead
-        spec = replace(spec, high_fidelity=tuple(sorted(config.chosen(release))))
+    if config is not None and config.chosen and config.chosen_by:
+        # A list may change under the same path; what it says is told instead.
+        listed = (config.chosen_by, tuple(sorted(config.chosen(release))))
+        spec = replace(spec, further=(*(one for one in spec.further if one[0] != listed[0]), listed))
+    origin, sha = describe_origin(release, given.source)
     job = Job(
-        release=spec if release.sha is None else replace(spec, revision=release.sha),
-        origin=describe_origin(release, given.source),
-        sha=release.sha,
+        release=spec if sha is None else replace(spec, source=origin, revision=sha),
+        origin=origin,
+        sha=sha,
         identity=release.identity,
         config=wanted,
         name=wanted if given.name is None else given.name,
@@ -248,7 +255,7 @@ def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tupl
         selection=selection,
         volumes=given.volumes,
         masks=given.masks,
-        annotations=given.annotations,
+        annotations=given.annotations or dataset.annotations[0],
         on_error=given.on_error,
         derived=derived,
         limits=limits,
@@ -257,10 +264,15 @@ def make_job(given: ConvertOptions, out: Path, token: str | bool | None) -> tupl
     return job, release
 
 
-def describe_origin(release: Release, source: str | None) -> str:
-    """The source for people, without paths of this machine."""
-    if release.sha is not None:
-        return release.tree.identity.rpartition("@")[0] or release.tree.identity
+def _fixed(value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else tuple(value)
+
+
+def describe_origin(release: Release, source: str | None) -> tuple[str, str | None]:
+    """The source for people, without paths of this machine, and its commit."""
+    tree = getattr(release, "published_in", release.tree)  # a version that is read by tables of ours
+    if tree.sha is not None:
+        return tree.identity.rpartition("@")[0] or tree.identity, tree.sha
     if source == "sample":
-        return "the synthetic sample of reasonknee_hf"
-    return "a local copy of the release"
+        return "the synthetic sample of reasonknee_hf", None
+    return "a local copy of " + ("the release" if tree is release.tree else "a derived version"), None

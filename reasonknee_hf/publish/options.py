@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.schema import VOLUME_MODES
@@ -18,7 +19,7 @@ from reasonknee_hf.publish.schema import VOLUME_MODES
 if TYPE_CHECKING:
     from reasonknee_hf.verify import Report
 
-_T = TypeVar("_T", bound="ConvertOptions")
+_T = TypeVar("_T", bound="VersionOptions")
 
 Words = Sequence[str] | str | None
 Grades = Sequence[int] | int | Mapping[str, Collection[int]] | None
@@ -33,6 +34,11 @@ def _option(default: Any, told: str, *flags: str, **words: Any) -> Any:
     return field(default=default, metadata={"help": told, "flags": flags, **words})
 
 
+def _choice(told: str, flag: str, **words: Any) -> Any:
+    """One that does not restrict where it is not given."""
+    return _option(None, told, flag, group=SELECTION, **words)
+
+
 def _documented(kind: type[_T]) -> type[_T]:
     """Adds the help texts of the fields to the docstring of the class."""
     told = "\n".join(f"        {one.name}: {one.metadata['help']}." for one in fields(kind))
@@ -42,45 +48,32 @@ def _documented(kind: type[_T]) -> type[_T]:
 
 @_documented
 @dataclass(frozen=True)
-class ConvertOptions:
-    """How a release, or a selection of it, is written. Give them as keywords, or as one object that is used often."""
+class VersionOptions:
+    """What `convert` and `push` write. Give them as keywords, or as one object that is used often."""
 
-    config: str = _option("full", "full, high_fidelity, bench, scans or records", "--config")
+    config: str = _option("full", "of the dataset; or records, as they are published", "--config")
     name: str | None = _option(None, "name of the written config (default: the same)", "--name")
-    splits: Words = _option(
-        None, "splits to write; may be given several times, as the next six", "--split", many=True, group=SELECTION
-    )  # fmt: skip
-    questions: Sequence[int] | int | None = _option(
-        None, "question ids, as in the column question_id", "--question", many=True, type=int, group=SELECTION
+    splits: Words = _choice(
+        "splits to write; may be given several times, as the next six", "--split", many=True
     )
-    categories: Words = _option(None, "of the seven, e.g. BML", "--category", many=True, group=SELECTION)
-    structures: Words = _option(None, "e.g. 'medial meniscus'", "--structure", many=True, group=SELECTION)
-    patients: Words = _option(None, "patient ids, as published", "--patient", many=True, group=SELECTION)
-    scans: Words = _option(None, "scan ids", "--scan", many=True, group=SELECTION)
-    visits: Words = _option(None, "e.g. 00M", "--visit", many=True, group=SELECTION)
-    fraction: float | None = _option(
-        None,
-        "about this share of the patients, each with all scans",
-        "--fraction",
-        type=float,
-        group=SELECTION,
+    questions: Sequence[int] | int | None = _choice("as in question_id", "--question", many=True, type=int)
+    categories: Words = _choice("of the questions, e.g. BML", "--category", many=True)
+    structures: Words = _choice("e.g. 'medial meniscus'", "--structure", many=True)
+    patients: Words = _choice("patient ids, as published", "--patient", many=True)
+    scans: Words = _choice("scan ids", "--scan", many=True)
+    visits: Words = _choice("e.g. 00M", "--visit", many=True)
+    fraction: float | None = _choice(
+        "this share of the patients, each with all scans", "--fraction", type=float
     )
-    fraction_seed: int | None = _option(
-        None, "another number chooses other patients", "--fraction-seed", type=int, group=SELECTION
+    fraction_seed: int | None = _choice("another number chooses other patients", "--fraction-seed", type=int)
+    grades: Grades = _choice(
+        "2, or of one attribute: size=2 (in Python {'size': (2,)})", "--grade", many=True
     )
-    grades: Grades = _option(
-        None, "2, or of one attribute: size=2 (in Python {'size': (2,)})", "--grade", many=True, group=SELECTION
-    )  # fmt: skip
-    where: Callable[[Mapping[str, Any]], bool] | None = _option(
-        None, "a Python function of a row that says whether to keep it", "--where", metavar="MODULE:FUNCTION",
-        group=SELECTION,
-    )  # fmt: skip
-    limit: int | None = _option(
-        None, "rows a split, the first ones that the rest keeps", "--limit", type=int, group=SELECTION
+    where: Callable[[Mapping[str, Any]], bool] | None = _choice(
+        "a Python function of a row that says whether to keep it", "--where", metavar="MODULE:FUNCTION"
     )
-    annotations: str = _option(
-        "all", "which arrays are read", "--annotations", choices=("all", "balanced"), group=SELECTION
-    )
+    limit: int | None = _choice("rows a split, the first ones that the rest keeps", "--limit", type=int)
+    annotations: str | None = _choice("which published arrays are read, e.g. balanced", "--annotations")
     on_error: str = _option(
         "raise", "what to do with rows and volumes that cannot be read", "--on-error",
         choices=("raise", "skip", "null"), group=SELECTION,
@@ -111,7 +104,9 @@ class ConvertOptions:
         None, "Hub or mirror to read the source from; best first", "--endpoint", many=True, group=SOURCE
     )
     images: str | None = _option(None, "another root for the volumes", "--images", group=SOURCE)
-    high_fidelity: Words = _option(None, "the scans of that config: ids, or the path of a CSV")
+    opening: Mapping[str, Any] | None = _option(
+        None, "options of the dataset's own that say what to open; or give them as keywords"
+    )
     token: str | bool | None = _option(None, "for the source, as in `huggingface_hub`")
     verify: bool | Report = _option(
         False, "look for defects of the release first, for the card; or a report", "--verify"
@@ -120,8 +115,18 @@ class ConvertOptions:
 
 @_documented
 @dataclass(frozen=True)
-class PushOptions(ConvertOptions):
-    """Those of `convert`, and how the repository is written."""
+class ConvertOptions(VersionOptions):
+    """How a release, or a selection of it, is written to a place."""
+
+    remove_stale: bool = _option(
+        False, "remove what earlier calls wrote there and no config names any more", "--remove-stale"
+    )
+
+
+@_documented
+@dataclass(frozen=True)
+class PushOptions(VersionOptions):
+    """How a release, or a selection of it, is written to a repository."""
 
     token: str | bool | None = _option(
         None, "token that may write there (default: the stored one)", "--token"
@@ -156,10 +161,15 @@ def chosen_options(kind: type[_T], options: _T | None, given: Mapping[str, Any])
     Raises:
         OptionError: A keyword that is no option. The message proposes one.
     """
+    start = options if options is not None else kind()
+    dataset = described(str(given.get("config", start.config)).rpartition("/")[0] or None)
     names = [one.name for one in fields(kind)]
-    for name in given:
+    own = {name: value for name, value in given.items() if name not in names and name in dataset.open_options}
+    for name in given.keys() - own.keys():
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             meant = f" Did you mean {near[0]}?" if near else ""
-            raise OptionError(f"Unknown option {name!r}.{meant} Valid: {', '.join(names)}.")
-    return replace(options if options is not None else kind(), **given)
+            valid = [*names, *(one for one in dataset.open_options if one not in names)]
+            raise OptionError(f"Unknown option {name!r}.{meant} Valid: {', '.join(valid)}.")
+    chosen = replace(start, **{name: value for name, value in given.items() if name not in own})
+    return replace(chosen, opening={**(chosen.opening or {}), **own}) if own else chosen

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from datasets import ClassLabel, Features
 
 from reasonknee_hf.errors import PublishError
+from reasonknee_hf.publish.places import disk_full
 from reasonknee_hf.publish.schema import STORED, arrow_schema, file_columns, has_volumes
-from reasonknee_hf.publish.texts import disk_full
 
 _BATCH_ROWS = (1024, 4096)  # rows held as Python objects before they become Arrow: least and most
 _ENDS = 16  # one of so many scans begins a new row group

@@ -14,8 +14,6 @@ from reasonknee_hf.errors import OptionError, PublishError, VolumeMissingError
 from reasonknee_hf.publish.config_facts import (
     ConfigFacts,
     Conversion,
-    Folder,
-    Store,
     by_category,
     files_named,
     grade_counts,
@@ -23,9 +21,10 @@ from reasonknee_hf.publish.config_facts import (
     split_facts,
 )
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.manifest import Manifest, Part
+from reasonknee_hf.publish.places import Place, Store
+from reasonknee_hf.publish.standing import Manifest, Part
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask, finished, run_tasks
-from reasonknee_hf.publish.volume_files import ScanFiles, files_state, plan_shards, remove_unfinished
+from reasonknee_hf.publish.volume_files import ScanFiles, files_state, plan_shards
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class _Run:
         manifest, known = self._manifest(tasks)
         done = finished(tasks, known, self.store)
         missing = [task for task in tasks if task.stem not in done]
-        made = finished(missing, self._known(tasks[0], self.here), Folder(self.job.out)) if self.here else {}
+        made = finished(missing, self._known(tasks[0], self.here), Place(self.job.out)) if self.here else {}
         to_make = [task for task in missing if task.stem not in made]
         if done:
             logger.info("%d of %d shards of %s are there already", len(done), len(tasks), tasks[0].config)
@@ -122,6 +121,7 @@ class _Run:
             patterns,
             set(left),
             self.job.opened().labels,
+            self.job.dataset.name,
         )
         return manifest, known
 
@@ -155,7 +155,7 @@ def produce(
         VolumeMissingError: A volume or mask is nowhere; raised before `on_parts` was called.
     """
     splits = chosen_splits(job, release)
-    remove_unfinished(job)
+    Place(job.out).clear(job.volumes_name)
     run = _Run(job, store, executor, on_parts, earlier, here)
     if not job.questions:
         scans = {split: chosen_scans(job, release, split) for split in splits}

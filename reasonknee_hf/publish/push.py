@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import HfHubHTTPError
 
@@ -23,23 +19,20 @@ from reasonknee_hf.errors import EndpointError, PublishError
 from reasonknee_hf.hub.wire.endpoints import resolve_endpoints
 from reasonknee_hf.hub.wire.retries import Patience
 from reasonknee_hf.publish.card import default_config
-from reasonknee_hf.publish.config_facts import Conversion, Folder
-from reasonknee_hf.publish.defects import defect_lines
+from reasonknee_hf.publish.cardtext import defect_lines
+from reasonknee_hf.publish.config_facts import Conversion
 from reasonknee_hf.publish.destination import Repository
 from reasonknee_hf.publish.job import Job, make_job
-from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.options import PushOptions, chosen_options
+from reasonknee_hf.publish.places import Place, staging
 from reasonknee_hf.publish.produce import produce
-from reasonknee_hf.publish.rehearse import check_folder, merged, refuse_hidden_data, rehearse, standing_of
+from reasonknee_hf.publish.rehearse import check_folder, merged, refuse_hidden_data, rehearse
 from reasonknee_hf.publish.rules import check_name, check_repo, front_matter
 from reasonknee_hf.publish.schema import STORED
-from reasonknee_hf.publish.stale import CARD, Standing, deleted_entries, stale_files
-from reasonknee_hf.publish.texts import write
+from reasonknee_hf.publish.standing import CARD, Manifest, Part, Standing, deleted_entries, stale_files
 from reasonknee_hf.publish.viewer import table_findings
 
 logger = logging.getLogger(__name__)
-
-_STAGING = "reasonknee-push-"
 
 
 def push(
@@ -74,17 +67,18 @@ def push(
     chosen = chosen_options(PushOptions, options, given)
     check_repo(repo_id)
     resolve_endpoints(chosen.hub_endpoint)
-    with _staging(chosen.folder) as staging:
-        job, release = make_job(chosen, staging, chosen.source_token)
+    with staging(chosen.folder) as folder:
+        here = Place(folder)
+        job, release = make_job(chosen, folder, chosen.source_token)
         check_name("config", job.name)
-        check_folder(staging, job)
+        check_folder(folder, job)
         if job.volumes == "reference" and (release.sha is None or job.release.images is not None):
             raise PublishError(
                 f"volumes='reference' would leave paths of this machine in the repository: {release.tree.name} is no "
                 "commit of a Hub repository. Use volumes='embed' or 'files', or push from a Hub source."
             )
         there = Repository(
-            repo_id, staging, revision=chosen.branch, endpoint=chosen.hub_endpoint, token=chosen.token,
+            repo_id, folder, revision=chosen.branch, endpoint=chosen.hub_endpoint, token=chosen.token,
             create_pr=chosen.create_pr,
         )  # fmt: skip
         parent = there.look()
@@ -96,22 +90,23 @@ def push(
         looked_at: set[str] = set()
 
         def send(manifest: Manifest, parts: Sequence[Part]) -> None:
-            write(staging / manifest.path, manifest.text.encode())
+            here.write(manifest.path, manifest.text.encode())
             full = [part.path for part in parts if part.rows]
             if not full:  # nobody needs tables without rows in a repository
                 return
-            _say_what_is_not_shown(staging, full, looked_at)
-            beside = [name for path in full for name in files_beside(staging / path)]
+            _say_what_is_not_shown(here, full, looked_at)
+            beside = [name for path in full for name in files_beside(folder / path)]
             if chosen.dry_run:
                 return
             there.create(chosen.private)
             there.upload([*beside, *full, manifest.path])
             if chosen.folder is None:
-                _forget_committed(staging, there, job)
+                _forget_committed(folder, there, job)
 
         defects = None if chosen.verify is False else defect_lines(chosen.verify, release)
-        here = standing_of(staging).manifests
-        conversion, manifests = produce(job, release, there, chosen.executor, send, standing.manifests, here)
+        conversion, manifests = produce(
+            job, release, there, chosen.executor, send, standing.manifests, Standing.of_place(here).manifests
+        )
         for one in manifests:  # what an earlier call left goes now
             one.parts = {name: part for name, part in one.parts.items() if name not in one.left}
         if chosen.dry_run:
@@ -220,11 +215,11 @@ def files_beside(path: Path) -> list[str]:
     return beside
 
 
-def _say_what_is_not_shown(staging: Path, files: Sequence[str], looked_at: set[str]) -> None:
+def _say_what_is_not_shown(place: Place, files: Sequence[str], looked_at: set[str]) -> None:
     """Logs which limits of the Hub's viewer tables hit, before they travel; the tables load all the same."""
     for name in files:
         config = name.partition("/")[0]
-        for finding in table_findings(Folder(staging), name, config, first=config not in looked_at):
+        for finding in table_findings(place, name, config, first=config not in looked_at):
             logger.log(logging.WARNING if finding.blocking else logging.INFO, "the viewer: %s", finding)
         looked_at.add(config)
 
@@ -241,22 +236,6 @@ def _check_stored(path: Path, name: str, values: pa.StructArray) -> None:
 
 def _is_global(url: str) -> bool:
     return "://" in url and not url.startswith(("file:", "memory:", "reasonknee://file%3A"))
-
-
-@contextlib.contextmanager
-def _staging(folder: str | Path | None) -> Iterator[Path]:
-    """The folder where files are made: a given one, or one that goes afterwards, as those of killed calls do now."""
-    if folder is not None:
-        yield Path(folder)
-        return
-    for left in Path(tempfile.gettempdir()).glob(f"{_STAGING}*/"):
-        with contextlib.suppress(Timeout, OSError), FileLock(left / ".lock", timeout=0):
-            shutil.rmtree(left)  # nobody holds it: its call was killed
-    with (
-        tempfile.TemporaryDirectory(prefix=_STAGING, ignore_cleanup_errors=True) as temporary,
-        FileLock(Path(temporary, ".lock")),
-    ):
-        yield Path(temporary)
 
 
 def _forget_committed(staging: Path, there: Repository, job: Job) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from reasonknee_hf.dataset.contract import Release
+from reasonknee_hf.dataset.contract import Description, Release, described
 from reasonknee_hf.dataset.joining import scan_named
 from reasonknee_hf.dataset.json_text import is_unicode
 from reasonknee_hf.dataset.shards import read_records, read_values, share
@@ -19,9 +19,6 @@ from reasonknee_hf.publish.parquet import Batch
 from reasonknee_hf.publish.volume_files import ScanFiles
 
 logger = logging.getLogger(__name__)
-
-RECORD_COLUMNS = ("image", "prompt", "cot", "answer")
-"""Keys of published records whose values are text."""
 
 _BATCH_RECORDS = 512
 _TEXT_OR_NULL = {str, type(None)}
@@ -103,7 +100,7 @@ def _storable(job: Job, path: str, parsed: Iterator[list[dict[str, Any]]]) -> It
     for values in parsed:
         kept = []
         for value in values:
-            texts = {column: value.get(column) for column in RECORD_COLUMNS}
+            texts = {column: value.get(column) for column in job.dataset.record_texts}
             broken = [name for name, one in texts.items() if isinstance(one, str) and not is_unicode(one)]
             if not broken:
                 kept.append(value)
@@ -141,20 +138,20 @@ def _chosen_values(
 def _record_columns(
     values: list[dict[str, Any]], release: Release, split: str, dumps: Callable[[Any], str]
 ) -> Iterator[tuple[str, list[str | None]]]:
-    texts = {column: _texts([value.get(column) for value in values]) for column in RECORD_COLUMNS}
-    scans = {image: release.scan_of(image, split) for image in set(texts["image"])}
+    dataset = release.dataset
+    cells = {column: _texts([value.get(column) for value in values]) for column in dataset.record_texts}
+    scans = {image: release.scan_of(image, split) for image in set(cells["image"])}
     ids = {image: None if scan is None else scan.scan_id for image, scan in scans.items()}
-    yield "scan_id", [ids[image] for image in texts["image"]]
-    yield from texts.items()
-    texts["final_diagnosis"] = [
-        dumps(value["final_diagnosis"]) if "final_diagnosis" in value else None for value in values
-    ]
-    yield "final_diagnosis", texts["final_diagnosis"]
+    yield "scan_id", [ids[image] for image in cells["image"]]
+    for column in dataset.record_values:
+        cells[column] = [dumps(value[column]) if column in value else None for value in values]
+    yield from cells.items()
     # Each cell that is not null stands for a member: where there are more members, some are in no column.
-    if sum(map(len, values)) == sum(len(cells) - cells.count(None) for cells in texts.values()):
+    if sum(map(len, values)) == sum(len(some) - some.count(None) for some in cells.values()):
         yield "other", [None] * len(values)
     else:
-        yield "other", [dumps(further) if (further := _further(value)) else None for value in values]
+        further = [_further(value, dataset) for value in values]
+        yield "other", [dumps(one) if one else None for one in further]
 
 
 def _texts(values: list[Any]) -> list[str | None]:
@@ -164,21 +161,23 @@ def _texts(values: list[Any]) -> list[str | None]:
     return [value if isinstance(value, str) and is_unicode(value) else None for value in values]
 
 
-def _further(record: Mapping[str, Any]) -> dict[str, Any]:
+def _further(record: Mapping[str, Any], dataset: Description) -> dict[str, Any]:
     """What the other columns of a row of `records` do not hold."""
     return {
         key: value
         for key, value in record.items()
-        if key != "final_diagnosis"
-        and not (key in RECORD_COLUMNS and isinstance(value, str) and is_unicode(value))
+        if key not in dataset.record_values
+        and not (key in dataset.record_texts and isinstance(value, str) and is_unicode(value))
     }
 
 
-def published_record(row: Mapping[str, Any]) -> dict[str, Any]:
+def published_record(row: Mapping[str, Any], dataset: Description | None = None) -> dict[str, Any]:
     """The record that a row of the config `records` was made of, with the same keys and values."""
-    record = {column: row[column] for column in RECORD_COLUMNS if row[column] is not None}
-    if row["final_diagnosis"] is not None:
-        record["final_diagnosis"] = json.loads(row["final_diagnosis"])
+    dataset = dataset or described()
+    record = {column: row[column] for column in dataset.record_texts if row[column] is not None}
+    for column in dataset.record_values:
+        if row[column] is not None:
+            record[column] = json.loads(row[column])
     record.update(json.loads(row["other"] or "{}"))
     return record
 

@@ -11,25 +11,18 @@ from pathlib import Path
 from reasonknee_hf.dataset.contract import MANIFEST
 from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish import croissant
-from reasonknee_hf.publish.card import UNNAMED, card_configs, default_config, local_place, merged_card
-from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, Folder, SplitFacts
+from reasonknee_hf.publish.card import UNNAMED, card_configs, default_config, merged_card
+from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, SplitFacts
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.manifest import Manifest, Part
 from reasonknee_hf.publish.rules import front_matter, read_metadata
-from reasonknee_hf.publish.stale import CARD, DESCRIPTION, Standing, matches, patterns
+from reasonknee_hf.publish.standing import CARD, DESCRIPTION, Manifest, Part, Standing, matches, patterns
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask
-from reasonknee_hf.publish.texts import text_of
 
 logger = logging.getLogger(__name__)
 
 _TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
 _SHARD = re.compile(r"[^/]+/[^/]+-\d{5}-of-\d{5}-[0-9a-f]{8}-\d{3}\.parquet")  # what a killed call may leave
 _NO_DATA = {DESCRIPTION, "dataset_infos.json", "package.json"}
-
-
-def standing_of(root: Path) -> Standing:
-    """What a folder holds."""
-    return Standing.read(local_place(root), Folder(root).names(), lambda name: text_of(root / name))
 
 
 def rehearse(job: Job, standing: Standing, deleted: Sequence[str] = ()) -> str:

@@ -6,30 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from reasonknee_hf.errors import PublishError
+from reasonknee_hf.publish.card_words import card_text
 
-SIZES = (
-    (1_000, "n<1K"),
-    (10_000, "1K<n<10K"),
-    (100_000, "10K<n<100K"),
-    (1_000_000, "100K<n<1M"),
-    (10_000_000, "1M<n<10M"),
-    (100_000_000, "10M<n<100M"),
-    (1_000_000_000, "100M<n<1B"),
-    (10_000_000_000, "1B<n<10B"),
-    (100_000_000_000, "10B<n<100B"),
-    (1_000_000_000_000, "100B<n<1T"),
-)
 MOST_BYTES = 1_000_000
 """Of a whole card; the Hub refuses much longer ones."""
 
-_SIZE_NAMES = {*(name for _, name in SIZES), "n>1T", "other"}
 _SPLIT = re.compile(r"\w+(\.\w+)*")
 _FRONT = re.compile(r"\A(?:\ufeff)?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 
@@ -37,13 +23,19 @@ _FRONT = re.compile(r"\A(?:\ufeff)?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", r
 @cache
 def _hub_words() -> dict[str, list[str]]:
     """Key of a card → the values that the Hub takes."""
-    text = (files("reasonknee_hf") / "dataset_card" / "hub_words.yaml").read_text("utf-8")
-    return dict(yaml.safe_load(text))
+    return dict(read_yaml(card_text("hub_words.yaml")))
+
+
+def read_yaml(text: str) -> Any:
+    """What a text of plain YAML says; by the fast parser where it is there."""
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def size_category(rows: int) -> str:
-    """The Hub's word for a number of rows."""
-    return next((name for limit, name in SIZES if rows < limit), "n>1T")
+    """The Hub's word for a number of rows: one for each power of ten from a thousand to a billion thousands."""
+    *words, most, _ = _hub_words()["size_categories"]
+    digits = len(str(rows))
+    return [*words, most][min(max(digits - 3, 0), len(words))]
 
 
 def front_matter(card: str) -> tuple[str, str]:
@@ -59,7 +51,7 @@ def read_metadata(text: str) -> dict[str, Any]:
         PublishError: They are not YAML, or not of the kinds that can be merged.
     """
     try:
-        data = yaml.safe_load(text)
+        data = read_yaml(text)
     except (yaml.YAMLError, ValueError) as error:
         raise PublishError(
             f"The card that is there has metadata that are not YAML: {' '.join(str(error).split())}. Mend it first."
@@ -88,7 +80,7 @@ def card_problems(card: str) -> list[str]:
     if not text:
         return ["there is no metadata: a card begins with a YAML block between two lines of '---'"]
     try:
-        data = yaml.safe_load(text)
+        data = read_yaml(text)
     except (yaml.YAMLError, ValueError) as error:  # a date that does not exist is the latter
         return [f"the metadata are not plain YAML: {' '.join(str(error).split())}"]
     if not isinstance(data, dict):
@@ -109,15 +101,15 @@ def _keys(value: Any, path: str = "") -> Iterator[str]:
 
 
 def _words(data: dict[str, Any]) -> Iterator[str]:
-    for key, valid in {**_hub_words(), "size_categories": _SIZE_NAMES}.items():
-        for value in _listed(data.get(key)):
+    for key, valid in _hub_words().items():
+        for value in listed(data.get(key)):
             if value not in valid:
                 yield f"{key}: {value!r} is not one of the Hub's"
     for key in ("tags", "language", "source_datasets"):
         yield from (
-            f"{key}: {value!r} is not text" for value in _listed(data.get(key)) if not isinstance(value, str)
+            f"{key}: {value!r} is not text" for value in listed(data.get(key)) if not isinstance(value, str)
         )
-    for value in _listed(data.get("language")):
+    for value in listed(data.get("language")):
         if isinstance(value, str) and not re.fullmatch(
             r"[a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual", value
         ):
@@ -147,7 +139,7 @@ def _configs(configs: Any) -> Iterator[str]:
                 continue
             if not _SPLIT.fullmatch(str(entry.get("split"))):
                 yield f"configs: {entry.get('split')!r} of {name!r} is no name for a split"
-            if not _listed(entry.get("path")):
+            if not listed(entry.get("path")):
                 yield f"configs: split {entry.get('split')!r} of {name!r} has no path"
 
 
@@ -161,7 +153,7 @@ def _infos(infos: Any) -> Iterator[str]:
 
     if infos is None:
         return
-    for info in _listed(infos):
+    for info in listed(infos):
         if not isinstance(info, dict):
             yield "dataset_info must be keys and values, or a list of them"
             continue
@@ -176,7 +168,8 @@ def _infos(infos: Any) -> Iterator[str]:
                 yield f"dataset_info: num_examples of {name!r} is not a whole number"
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """A value of a card as a list: one entry needs none there."""
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
@@ -217,8 +210,8 @@ def check_repo(repo_id: str) -> None:
     """
     if "://" in repo_id or repo_id.startswith("buckets/"):
         raise PublishError(
-            f"{repo_id!r} is no dataset repository, and push writes to nothing else: give OWNER/NAME. To put a version "
-            "elsewhere, write it to a folder by convert and copy that."
+            f"{repo_id!r} is no dataset repository, and push writes to nothing else: give OWNER/NAME. convert "
+            "writes to folders and to everything that fsspec writes."
         )
     parts = repo_id.split("/")
     if len(parts) == 2 and all(_PART.fullmatch(part) for part in parts) and not repo_id.endswith(".git"):
@@ -231,16 +224,3 @@ def check_repo(repo_id: str) -> None:
         f"{repo_id!r} is no repository id: OWNER/NAME of letters, digits, '_', '-' and '.', at most 96 each, without "
         f"'--' or '..', not ending in .git. {proposed!r} would be one."
     )
-
-
-def check_out(out: str | Path) -> Path:
-    """The folder that a conversion is written to.
-
-    Raises:
-        PublishError: It is a URL: nothing would be there, but a folder of that name here.
-    """
-    if "://" in str(out):
-        raise PublishError(
-            f"{str(out)!r} is a URL, and convert writes to folders. Write to one and copy it, or push to a repository."
-        )
-    return Path(out)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-from datasets import Features, Image, Value
+from datasets import ClassLabel, Features, Image, Value
 
 from reasonknee_hf.dataset.contract import Description, described
 from reasonknee_hf.dataset.row_features import VOLUME_COLUMNS
@@ -16,6 +16,9 @@ from reasonknee_hf.volumes.feature import VolumeFeature
 
 STORED = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 """How volumes and pictures lie in a table."""
+
+NAME = "_name"
+"""What the column of the names of label numbers ends with."""
 
 VOLUME_MODES = ("embed", "files", "reference", "none")
 
@@ -38,7 +41,7 @@ def question_features(
         features = {"id": features.pop("id"), "preview": Image(), **features}
     if frames:
         features["frames"] = [Image()]
-    return Features(features)
+    return _with_names(features)
 
 
 def scan_features(dataset: Description) -> dict[str, Any]:
@@ -50,9 +53,9 @@ def scan_features(dataset: Description) -> dict[str, Any]:
     return {name: kind for name, kind in columns if name not in VOLUME_COLUMNS}
 
 
-def record_features() -> Features:
+def record_features(dataset: Description) -> Features:
     """Columns of the records as they are published; what is not text is JSON."""
-    columns = ("scan_id", "image", "prompt", "cot", "answer", "final_diagnosis", "other")
+    columns = ("scan_id", *dataset.record_texts, *dataset.record_values, "other")
     return Features({name: Value("string") for name in columns})
 
 
@@ -73,7 +76,23 @@ def volume_features(mode: str, dataset: Description | None = None, *, masks: boo
             features[column] = VolumeFeature()
         else:
             features[f"{column}_file" if mode == "files" else f"{column}_url"] = text
-    return Features(features)
+    return _with_names(features)
+
+
+def _with_names(features: Mapping[str, Any]) -> Features:
+    """The columns, beside each of label numbers one of the names: not all that reads Parquet knows class labels."""
+    found: dict[str, Any] = {}
+    for name, kind in features.items():
+        found[name] = kind
+        if isinstance(kind, ClassLabel):
+            found.setdefault(f"{name}{NAME}", Value("string"))
+    return Features(found)
+
+
+def labelled(features: Mapping[str, Any]) -> dict[str, ClassLabel]:
+    """Columns of label numbers that have one of names beside them."""
+    labels = {name: kind for name, kind in features.items() if isinstance(kind, ClassLabel)}
+    return {name: kind for name, kind in labels.items() if f"{name}{NAME}" in features}
 
 
 def plain_volumes(features: Features) -> Features:

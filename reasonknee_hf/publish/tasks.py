@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow.parquet as pq
 from datasets import Features
 
-from reasonknee_hf.errors import OptionError, PublishError
+from reasonknee_hf.errors import OptionError, PublishError, ReasonKneeError
 from reasonknee_hf.publish import derived, schema
 from reasonknee_hf.publish import volume_files as volumes
-from reasonknee_hf.publish.config_facts import Folder, Store, files_named
+from reasonknee_hf.publish.config_facts import files_named
 from reasonknee_hf.publish.job import Job
-from reasonknee_hf.publish.manifest import Part, part_of, proven
 from reasonknee_hf.publish.parquet import Batch, volume_spans, write_parts
+from reasonknee_hf.publish.places import Place, Store
 from reasonknee_hf.publish.question_rows import question_rows, record_batches
+from reasonknee_hf.publish.standing import Part, part_of, proven
 
 logger = logging.getLogger(__name__)
 
 QUESTIONS, VOLUMES, CROPS = "questions", "volumes", "crops"
+
+_REPEATED = 2  # times that a task is run again whose process died
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class ShardTask:
         if self.kind == VOLUMES:
             return schema.volume_features(self.job.volumes, self.job.dataset, masks=self.job.masks)
         if self.job.config == "records":
-            return schema.record_features()
+            return schema.record_features(self.job.dataset)
         extra = self.job.derived
         return schema.question_features(
             self.job.config, self.job.dataset, previews=extra.previews, frames=extra.frames > 0
@@ -86,59 +90,95 @@ class ShardTask:
     def rows(self) -> Iterator[Mapping[str, Any] | Batch]:
         """The encoded rows, or many of them at once."""
         if self.kind == VOLUMES:
-            return volumes.volume_rows(self.job, self.split, self.scan_ids)
+            return self._named(volumes.volume_rows(self.job, self.split, self.scan_ids))
         if self.job.config == "records":
             return record_batches(self.job, self.split, self.index, self.count)
         rows = question_rows(self.job, self.split, self.index, self.count)
         if self.kind == CROPS:
             return derived.crop_rows(rows, self.job)
-        return derived.with_pictures(rows, self.job) if self.job.derived.drawn else rows
+        return self._named(derived.with_pictures(rows, self.job) if self.job.derived.drawn else rows)
+
+    def _named(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        labels = schema.labelled(self.features)
+        for row in rows:
+            for column, kind in labels.items():
+                value = row[column]
+                row[column + schema.NAME] = kind.int2str(value) if isinstance(value, int) else value
+            yield row
 
 
 def run_task(task: ShardTask) -> list[Part]:
     """Makes the files of a task and tells them: its tables first, then the files that these name.
 
+    Where they go elsewhere than to this disk, the first table goes last: where it lies, all do.
+
     Raises:
         PublishError: The disk is full, or what was read back differs from what was written.
     """
-    out = task.job.out
-    provenance = {**task.job.provenance(), "split": task.split}
-    paths = write_parts(task.rows(), task.features, out / task.stem, task.job.limits, provenance)
-    if task.kind == VOLUMES and task.job.volumes == "embed" and task.scan_ids:
-        volumes.compare_first(paths[0], task.job, task.split)
-    names = [path.relative_to(out).as_posix() for path in paths]
-    embeds = task.kind == VOLUMES and task.job.volumes == "embed"
-    parts = [
-        part_of(
-            out, name, pq.read_metadata(out / name).num_rows, volume_spans(out / name) if embeds else None
-        )
-        for name in names
-    ]
-    return parts + [part_of(out, name, None) for name in sorted(task.beside(Folder(out), names))]
+    place, embeds = Place(task.job.out), task.kind == VOLUMES and task.job.volumes == "embed"
+    with place.workplace() as out:
+        mine = replace(task, job=replace(task.job, out=out))
+        provenance = {**task.job.provenance(), "split": task.split}
+        paths = write_parts(mine.rows(), task.features, out / task.stem, task.job.limits, provenance)
+        tables = []
+        for path in paths:
+            name, rows = path.relative_to(out).as_posix(), pq.read_metadata(path).num_rows
+            tables.append(part_of(out, name, rows, volume_spans(path) if embeds else None))
+        names = [part.path for part in tables]
+        beside = [part_of(out, name, None) for name in sorted(task.beside(Place(out), names))]
+        place.put(out, [*(part.path for part in beside), *reversed(names)])
+    return tables + beside
 
 
 def run_tasks(tasks: Sequence[ShardTask], executor: Executor | None = None) -> Iterator[list[Part]]:
     """Runs tasks and yields the files of each as they finish: here one by one, or on any `Executor`.
 
-    An error of one task cancels those that have not begun; files that are finished stay.
+    A task whose process died is run again, where the executor still takes tasks. An error of one task cancels those
+    that have not begun; files that are finished stay.
     """
     if executor is None:
         yield from map(run_task, tasks)
         return
     if tasks:
         _check_picklable(tasks[0])
-    futures: list[Future[list[Part]]] = [executor.submit(run_task, task) for task in tasks]
+    running: dict[Future[list[Part]], ShardTask] = {executor.submit(run_task, task): task for task in tasks}
+    died: Counter[str] = Counter()
     try:
-        for future in as_completed(futures):
-            yield future.result()
-    except BrokenExecutor as error:
-        raise PublishError(
-            f"A process that made shards of {tasks[0].config} died ({error}), mostly for want of memory. Finished "
-            "shards are kept: run the same command again, with fewer processes."
-        ) from error
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                task = running.pop(future)
+                try:
+                    yield future.result()
+                except Exception as error:
+                    if not _died(error):
+                        raise
+                    died[task.stem] += 1
+                    logger.warning("a process that made %s died (%s)", task.stem, error)
+                    running[_again(executor, task, died[task.stem], error)] = task
     finally:
-        for future in futures:
+        for future in running:
             future.cancel()
+
+
+def _died(error: Exception) -> bool:
+    """Whether a task did not end by itself: the engine lost the process that it ran in."""
+    engines = ("distributed", "ray")
+    lost = isinstance(error, (BrokenExecutor, CancelledError))
+    return lost or (
+        type(error).__module__.split(".")[0] in engines and not isinstance(error, ReasonKneeError)
+    )
+
+
+def _again(executor: Executor, task: ShardTask, times: int, error: Exception) -> Future[list[Part]]:
+    try:
+        if times <= _REPEATED:
+            return executor.submit(run_task, task)
+    except BrokenExecutor:
+        pass  # it starts no other process in the place of one that died
+    raise PublishError(
+        f"A process that made shards of {task.config} died ({error}), mostly for want of memory. Finished "
+        "shards are kept: run the same command again, with fewer processes."
+    ) from error
 
 
 def finished(tasks: Sequence[ShardTask], known: Mapping[str, Part], store: Store) -> dict[str, list[Part]]:
@@ -154,12 +194,13 @@ def finished(tasks: Sequence[ShardTask], known: Mapping[str, Part], store: Store
         if part.rows is not None:
             by_stem.setdefault(part.path.rpartition("-")[0], []).append(part)
     done = {}
+    names = store.names() if by_stem else set()
     for task in tasks:
         tables = by_stem.get(task.stem, [])
         # A table without rows need not be there: it does not travel.
-        if tables and all(part.rows == 0 or proven(store, part) for part in tables):
+        if tables and all(part.rows == 0 or proven(store, part, names) for part in tables):
             beside = task.beside(store, [part.path for part in tables if part.rows])
-            if all(name in known and proven(store, known[name]) for name in beside):
+            if all(name in known and proven(store, known[name], names) for name in beside):
                 done[task.stem] = [*tables, *(known[name] for name in sorted(beside))]
     return done
 

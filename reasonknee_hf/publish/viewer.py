@@ -15,13 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from reasonknee_hf.errors import PublishError
+from reasonknee_hf.errors import OptionError, PublishError
+from reasonknee_hf.publish.card_words import words_of
 from reasonknee_hf.publish.cardtext import require_attribution
-from reasonknee_hf.publish.config_facts import Folder, Store
-from reasonknee_hf.publish.manifest import manifests
+from reasonknee_hf.publish.places import Place, Store, decoded
 from reasonknee_hf.publish.rules import card_problems, front_matter, read_metadata
-from reasonknee_hf.publish.stale import matches, patterns
-from reasonknee_hf.publish.texts import decoded
+from reasonknee_hf.publish.standing import CARD, manifests, matches, patterns
 
 FIRST_ROWS_BYTES = 200_000
 LEAST_ROWS = 10
@@ -54,25 +53,23 @@ def check_card(root: str | Path) -> list[Finding]:
     """Checks a folder before it is uploaded: metadata, attribution, files, and the viewer's limits of each config.
 
     Args:
-        root: Folder with `README.md` and the tables that it names.
+        root: Folder, or fsspec URL, with `README.md` and the tables that it names.
 
     Raises:
         PublishError: There is no card, or it is not UTF-8.
     """
-    path = Path(root) / "README.md"
-    if not path.is_file():
-        raise PublishError(f"{path} is not there; `reasonknee convert` writes it.")
-    card = decoded(path.read_bytes(), str(path))
+    place = Place(root)
+    card = place.text(CARD)
+    if not card:
+        raise PublishError(f"{root}/{CARD} is not there; `reasonknee convert` writes it.")
     findings = [Finding("", problem) for problem in card_problems(card)]
     try:
-        require_attribution(card)
-    except PublishError as error:
+        for dataset in {one.dataset for one in manifests(place.names(), place.text)} or {None}:
+            require_attribution(card, words_of(dataset))
+    except (PublishError, OptionError) as error:
         findings.append(Finding("", str(error)))
-    return (
-        findings
-        if findings and not patterns_readable(card)
-        else findings + check_viewer(Folder(Path(root)), card)
-    )
+    readable = not findings or patterns_readable(card)
+    return findings + check_viewer(place, card) if readable else findings
 
 
 def check_viewer(store: Store, card: str) -> list[Finding]:
@@ -148,7 +145,7 @@ def first_rows_bytes(rows: Sequence[Mapping[str, Any]]) -> int:
 
 def table_findings(store: Store, name: str, config: str, first: bool) -> list[Finding]:
     """Checks one table of a config; what the viewer shows of it is only looked at in the first."""
-    return [Finding(config, text, blocking) for text, blocking in _table_findings(store, name, first)]
+    return [Finding(config, *found) for found in _table_findings(store, name, first)]
 
 
 def _table_findings(store: Store, name: str, first: bool) -> Iterator[tuple[str, bool]]:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
+from fsspec.core import url_to_fs
 
 from reasonknee_hf.dataset.contract import Release
 from reasonknee_hf.dataset.joining import BROKEN, insist_on_broken
-from reasonknee_hf.errors import PublishError, VolumeMissingError
+from reasonknee_hf.errors import VolumeMissingError
 from reasonknee_hf.publish.job import Job
+from reasonknee_hf.publish.places import Place
 from reasonknee_hf.publish.schema import scan_features
-from reasonknee_hf.publish.texts import UNFINISHED, write
 from reasonknee_hf.volumes import volume_bytes as source
-from reasonknee_hf.volumes.decode import check_file, load_voxels
+from reasonknee_hf.volumes.decode import check_file
 
 logger = logging.getLogger(__name__)
 
@@ -104,13 +102,6 @@ def plan_shards(job: Job, scans: Sequence[Any]) -> list[tuple[str, ...]]:
     return [tuple(shard) for shard in shards]
 
 
-def remove_unfinished(job: Job) -> None:
-    """Removes what killed calls left of files that they had not finished."""
-    for found in (job.out.glob(UNFINISHED), (job.out / job.volumes_name).rglob(UNFINISHED)):
-        for path in found:
-            path.unlink(missing_ok=True)
-
-
 def files_state(job: Job, scans: Iterable[Any], *, masks: bool) -> str:
     """A hash of which volumes and masks of some scans are there, and of their size and age or hash."""
     release = job.opened()
@@ -126,8 +117,6 @@ def files_state(job: Job, scans: Iterable[Any], *, masks: bool) -> str:
 def _file_state(url: str) -> tuple[int | str, ...]:
     if source.is_local(url):
         return source.identity(url)[:2]
-    from fsspec.core import url_to_fs
-
     filesystem, name = url_to_fs(url)
     return file_size(url), filesystem.ukey(name)
 
@@ -186,9 +175,9 @@ def copied(url: str, job: Job, column: str, scan: Any) -> str:
     if base_name(url).endswith(".nii"):
         path = path.removesuffix(".gz")
     relative = f"{job.volumes_name}/{path}"
-    target, content = job.out / relative, read_volume(url)
+    target, content = Path(job.out, relative), read_volume(url)
     if not target.is_file() or target.stat().st_size != len(content) or target.read_bytes() != content:
-        write(target, content)
+        Place(job.out).write(relative, content)
     return relative
 
 
@@ -217,43 +206,8 @@ def read_volume(url: str) -> bytes:
     return content
 
 
-def compare_first(path: Path, job: Job, split: str) -> None:
-    """Decodes the first scan of a shard from the shard alone, and from the release, and compares.
-
-    Raises:
-        PublishError: Voxels, affine or names differ, or bytes are empty.
-    """
-    with pq.ParquetFile(path, memory_map=True) as file:
-        if not file.metadata.num_rows:
-            return
-        row = next(file.iter_batches(batch_size=1)).to_pylist()[0]
-    scan = next(scan for scan in job.opened().scans(split) if scan.scan_id == row["scan_id"])
-    for column, url in ScanFiles(job, scan).urls.items():
-        value = row[column]
-        if url is None or (value is None and job.on_error == "null"):
-            continue
-        if not value or not value["bytes"] or value["path"] != base_name(url):
-            raise PublishError(
-                f"{path}: {scan.scan_id} has no bytes or a directory in the path of {column}. Write it again."
-            )
-        published = load_voxels(url, None, mask=False)
-        written = load_voxels(None, value["bytes"], mask=False)
-        same = np.array_equal(published.array, written.array, equal_nan=published.array.dtype.kind == "f")
-        stored, meant = written.header.affine, published.header.affine
-        if not same or not (
-            np.array_equal(stored, meant) if stored is not None and meant is not None else stored is meant
-        ):
-            raise PublishError(
-                f"{path}: {column} of {scan.scan_id} decodes to other voxels than {url}. Write it again."
-            )
-
-
 def file_size(url: str) -> int:
     """Size in bytes of any file that fsspec opens."""
-    if source.is_local(url):
-        return os.stat(url).st_size
-    from fsspec.core import url_to_fs
-
     filesystem, name = url_to_fs(url)
     return int(filesystem.size(name))
 

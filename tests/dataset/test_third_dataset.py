@@ -16,19 +16,25 @@ import nibabel
 import numpy as np
 import pytest
 from datasets import Sequence, Value, load_dataset, load_from_disk
+from publishing import REPO, files_of, push_bench
+from publishing import configs_of as card_configs
 
+import reasonknee_hf
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.dataset import contract
 from reasonknee_hf.dataset.builder import RowsBuilder, RowsConfig, configs_of
-from reasonknee_hf.dataset.contract import Config, Description, make_known
+from reasonknee_hf.dataset.contract import MANIFEST, Config, Description, make_known
 from reasonknee_hf.dataset.row_features import RowFeatures
 from reasonknee_hf.errors import GridMismatchError, OptionError, VolumeMissingError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-from reasonknee_hf.publish.card_words import CardWords
+from reasonknee_hf.publish.card_words import CardWords, words_of
+from reasonknee_hf.publish.cardtext import require_attribution
 from reasonknee_hf.publish.convert import convert
 from reasonknee_hf.publish.job import make_job
 from reasonknee_hf.publish.options import ConvertOptions
+from reasonknee_hf.publish.push import push
 from reasonknee_hf.publish.schema import scan_features
+from reasonknee_hf.publish.viewer import check_card
 from reasonknee_hf.train.chats import conversation
 from reasonknee_hf.train.lessons import Lessons
 from reasonknee_hf.volumes.feature import VolumeFeature
@@ -269,3 +275,34 @@ def test_processes_that_were_not_told_of_it_convert_it(spleens, tmp_path, monkey
     sent = pickle.dumps(job)
     monkeypatch.delitem(contract._places, "spleens")
     assert pickle.loads(sent).dataset is SPLEENS
+
+
+def test_its_card_is_checked_by_its_own_words(spleens, tmp_path):
+    convert(tmp_path, "spleens/asked", volumes="none", **spleens)
+    assert [one for one in check_card(tmp_path) if one.blocking] == []
+    card = tmp_path / "README.md"
+    licence = re.search(r"https://\S*licenses\S*?(?=\))", card.read_text())
+    assert licence
+    card.write_text(card.read_text().replace(licence[0], "gone"))
+    assert [one.text for one in check_card(tmp_path) if licence[0] in one.text]
+
+
+def test_it_is_pushed_beside_the_first_one(spleens, origin, sample_dir):
+    """Two datasets in one repository: each card section, description and manifest speaks of its own."""
+    push_bench(origin, sample_dir, volumes="none", limit=2)
+    given = {"hub_endpoint": origin.url, "token": "hf_x", "verify": False, "public_volumes": True}
+    for _ in range(2):
+        done = push(REPO, "spleens/asked", **given, **spleens)
+    assert done.configs[0].rows
+    files = files_of(origin)
+    assert {"bench", "asked", "asked_volumes"} <= {*card_configs(files["README.md"])}
+    told = {json.loads(text)["dataset"] for name, text in files.items() if MANIFEST.fullmatch(name)}
+    assert told == {"reasonknee", "spleens"}
+    card = files["README.md"].decode()
+    push_bench(origin, sample_dir, volumes="none", limit=2)
+    assert files_of(origin)["README.md"].decode() == card
+    rows = reasonknee_hf.load_dataset("bench", split="test", streaming=True, source=REPO, endpoint=origin.url)
+    assert len({row["id"] for row in rows}) == 2
+    for name in told:  # the licence of each asks for it
+        require_attribution(card, words_of(name))
+    assert len(re.findall("^## Attribution and licence", card, re.M)) == 2

@@ -16,7 +16,7 @@ import nibabel
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from publishing import HAS_NIFTI, HAS_PILLOW, read_plainly, rows_of, tables
+from publishing import HAS_NIFTI, HAS_PILLOW, read_plainly, rows_of, tables, with_names
 from support import files_below
 
 from reasonknee_hf.errors import OptionError, PublishError, RecordError, VolumeMissingError
@@ -55,7 +55,7 @@ def test_loads_without_the_package(bench_folder, sample_dir, tmp_path):
         rows = [
             {name: value for name, value in row.items() if name != "preview"} for row in found["bench"][way]
         ]
-        assert rows == rows_of(sample_dir, "bench", "test")
+        assert rows == with_names(rows_of(sample_dir, "bench", "test"), "bench")
         for config in configs[1:]:
             assert [{name: row[name] for name in volumes[0]} for row in found[config][way]] == volumes
     assert "reasonknee" not in str(found["bench"]["features"]).lower()

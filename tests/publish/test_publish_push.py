@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from hub.faults import Rule
-from publishing import HAS_NIFTI, REPO, push_bench, read_plainly, rows_of
+from publishing import HAS_NIFTI, REPO, push_bench, read_plainly, rows_of, with_names
 from support import in_fresh_process
 
 from reasonknee_hf.errors import EndpointError, ForbiddenError, PublishError
@@ -68,7 +68,11 @@ def test_pushed_repo_loads_without_the_package(origin, sample_dir, tmp_path):
     assert origin.store.repos[REPO].private
     volumes = "bench_volumes" if HAS_NIFTI else "bench_volumes_bytes"
     found = read_plainly(REPO, "test", ["bench", volumes], tmp_path, HF_ENDPOINT=origin.url, HF_TOKEN="hf_x")
-    assert found["bench"]["streamed"] == found["bench"]["prepared"] == rows_of(sample_dir, "bench", "test")
+    assert (
+        found["bench"]["streamed"]
+        == found["bench"]["prepared"]
+        == with_names(rows_of(sample_dir, "bench", "test"), "bench")
+    )
     assert found[volumes]["streamed"] == found[volumes]["prepared"]
     assert [len(row["image"]["voxels"]) for row in found[volumes]["streamed"]] == [64, 64]
 
@@ -319,7 +323,7 @@ def test_card_and_files_of_others_stay(origin, sample_dir, tmp_path):
     assert card_problems(card_of(origin)) == []
     found = read_plainly(REPO, "test", ["second", "bench"], tmp_path, HF_ENDPOINT=origin.url)
     assert found["second"]["streamed"] == found["second"]["prepared"] == [{"y": 2}]
-    assert found["bench"]["prepared"] == rows_of(sample_dir, "bench", "test")
+    assert found["bench"]["prepared"] == with_names(rows_of(sample_dir, "bench", "test"), "bench")
 
 
 def test_a_repository_that_is_read_as_another_format_is_refused(origin, sample_dir):

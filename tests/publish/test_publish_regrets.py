@@ -620,16 +620,6 @@ def test_a_folder_that_convert_made_is_sent_as_it_is(origin, sample_dir, tmp_pat
     assert {name: content for name, content in files_of(origin).items() if name.endswith(".parquet")} == made
 
 
-@pytest.mark.parametrize("place", ["memory://knee", "s3://b/knee", "hf://buckets/me/b"])
-def test_places_that_are_not_supported_are_refused_first(sample_dir, tmp_path, monkeypatch, place):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(PublishError, match="writes to folders"):
-        convert(place, "bench", source=str(sample_dir))
-    with pytest.raises(PublishError, match="no dataset repository"):
-        push(place.replace("hf://", ""), "bench", source=str(sample_dir))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_commands_say_json(sample_dir, tmp_path, capsys):
     from reasonknee_hf.cli import main
 

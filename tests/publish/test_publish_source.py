@@ -16,6 +16,8 @@ from reasonknee_hf.hub.disk import our_folder
 from reasonknee_hf.hub.fs.stretch import stretch_url
 from reasonknee_hf.knee.description import open_release
 from reasonknee_hf.publish.convert import convert
+from reasonknee_hf.publish.job import make_job
+from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.verify import verify
 
 
@@ -209,3 +211,36 @@ def test_tables_that_were_pruned_are_written_again(full_folder):
     assert [row["id"] for row in all_rows(str(full_folder), "full", "test", masks=False)] == [
         row["id"] for row in before
     ]
+
+
+def test_a_version_of_a_version_names_where_it_comes_from(origin, sample_dir, full_folder, tmp_path):
+    push_bench(origin, sample_dir, volumes="none")
+    commit = origin.store.repos[REPO].refs["main"]
+    given = {"volumes": "none", "on_error": "null"}
+    done = convert(tmp_path / "a", "bench", source=REPO, endpoint=origin.url, **given)
+    assert (done.job.origin, done.job.sha) == (REPO, commit)
+    assert f"| source | {REPO} |" in (tmp_path / "a" / "README.md").read_text()
+    done = convert(tmp_path / "b", "bench", source=str(full_folder), **given)
+    assert (done.job.origin, done.job.sha) == ("a local copy of a derived version", None)
+
+
+@pytest.mark.parametrize(("volumes", "requests"), [("none", 3), ("embed", 4)])
+def test_the_first_row_of_a_pushed_version_costs_few_requests(
+    origin, sample_dir, tmp_path, monkeypatch, volumes, requests
+):
+    """Its card, a manifest for each config, and the table of its rows; no table of volumes is opened."""
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
+    push_bench(origin, sample_dir, volumes=volumes)
+    origin.clear()
+    row = next(iter(load_dataset("bench", split="test", streaming=True, source=REPO, endpoint=origin.url)))
+    assert row["prompt"]
+    listing, *behind = [request.path for request in origin.log]
+    assert "/revision/" in listing
+    assert len(behind) == requests, behind
+
+
+def test_workers_open_the_commit_that_a_url_of_a_branch_led_to(origin, sample_dir, tmp_path):
+    origin.put_tree(REPO, files_below(sample_dir))
+    given = ConvertOptions("bench", source=f"hf://datasets/{REPO}@main", endpoint=origin.url)
+    job, release = make_job(given, tmp_path, None)
+    assert pickle.loads(pickle.dumps(job.release)).open().identity == release.identity

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from hub.server import Origin
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from publishing import REPO, configs_of, files_of, push_bench
 
 from reasonknee_hf.errors import OptionError, PublishError
 from reasonknee_hf.publish.card import default_config
 from reasonknee_hf.publish.rules import card_problems, front_matter
-from reasonknee_hf.publish.stale import matches, patterns
+from reasonknee_hf.publish.standing import matches, patterns
 
 THEIRS = ("bench_volumes", "full_crops", "mine", "full", "a_volumes_bytes")
 """Names that ours could be taken for: beside a config, under another one, of a card entry."""
@@ -49,32 +50,55 @@ def their_files() -> dict[str, bytes | str]:
     return files | {"README.md": f"---\n{card}---\n{WORDS}", "croissant.json": json.dumps(described)}
 
 
-def command(lot: random.Random, written: set[str]) -> dict:
-    """One of our commands."""
-    name = lot.choice(["bench", "mine", "a", "bench_volumes", "a_volumes", "b", "b", "c"])
-    gone = [one for one in sorted(written) if one != name and lot.random() < 0.3]
-    return {
-        "config": lot.choice(["bench", "full", "records"]),
-        "name": name,
-        "volumes": lot.choice(["none", "none", "none", "embed", "files"]),
-        "limit": lot.choice([1, 2]),
-        "delete_configs": gone,
+COMMANDS = st.fixed_dictionaries(
+    {
+        "config": st.sampled_from(["bench", "full", "records", "scans"]),
+        "name": st.sampled_from(["a", "b", "bench", "mine", "bench_volumes", "a_volumes"]),
+        "volumes": st.sampled_from(["none", "none", "embed", "files"]),
+        "limit": st.sampled_from([1, 2]),
+        "delete_configs": st.sets(st.sampled_from(["a", "b", "bench_volumes", "a_volumes"]), max_size=3).map(
+            sorted
+        ),
+        "dry_run": st.sampled_from([False, False, False, True]),
     }
+)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_theirs_stays(sample_dir, seed):
-    lot = random.Random(seed)
+def test_what_is_theirs_stays(sample_dir):
+    _sequences(15, sample_dir)
+
+
+@pytest.mark.slow
+def test_what_is_theirs_stays_in_many_sequences(sample_dir):
+    _sequences(200, sample_dir)
+
+
+def _sequences(count, sample_dir):
+    """That many random sequences of our commands, the same ones each time."""
+
+    @settings(max_examples=count, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(COMMANDS, min_size=2, max_size=5))
+    def run(commands):
+        kept.append(_run(commands, sample_dir))
+
+    kept = []
+    run()
+    assert sum(kept) > count / 2  # most sequences wrote something
+
+
+def _run(commands, sample_dir) -> bool:
     theirs = their_files()
     written: set[str] = set()
     with Origin() as origin:
         origin.put_tree(REPO, theirs)
         before = configs_of(files_of(origin)["README.md"])
-        for _ in range(6):
-            one = command(lot, written)
+        for wanted in commands:
+            gone = [name for name in wanted["delete_configs"] if name in written]
+            one = wanted | {"delete_configs": gone}
             with contextlib.suppress(PublishError, OptionError):
                 push_bench(origin, sample_dir, splits="test", **one)
-                written = {*written, one["name"]} - set(one["delete_configs"])
+                if not one["dry_run"]:
+                    written = {*written, one["name"]} - set(one["delete_configs"])
             found = files_of(origin)
             for name, content in theirs.items():
                 if name not in ("README.md", "croissant.json"):
@@ -94,4 +118,4 @@ def test_what_is_theirs_stays(sample_dir, seed):
                 n for n in found if n.endswith(".parquet") and not any(matches(n, glob) for glob in globs)
             ]
             assert loose == []
-    assert written
+    return bool(written)

@@ -150,7 +150,7 @@ def test_line_ends_of_a_card_stay(sample_dir, tmp_path):
 FULL_DISK = """
 import errno, os, sys
 from reasonknee_hf.errors import PublishError
-from reasonknee_hf.publish import card, picture
+from reasonknee_hf.publish import card
 from reasonknee_hf.publish.convert import convert
 
 card.grade_picture = lambda counts: None

@@ -60,7 +60,7 @@ class FsspecTree:
 
     def __init__(self, root: str | os.PathLike[str], closed: re.Pattern[str] = _NOTHING) -> None:
         self._closed = closed
-        filesystem, self._root = _opened(os.fspath(root))
+        filesystem, self._root = open_root(os.fspath(root))
         self._base = ForkSafeFilesystem(filesystem)
         self._root = self._root.rstrip("/")
         self._local = "file" in _protocols(self._fs)
@@ -228,8 +228,13 @@ class FsspecTree:
         return f"{self._root}/{path}" if self._root else path
 
 
-def _opened(root: str) -> tuple[Any, str]:
-    """The filesystem of a URL or path, and the path there."""
+def open_root(root: str) -> tuple[Any, str]:
+    """The filesystem of a URL or path, and the path there.
+
+    Raises:
+        OptionError: The URL is of a kind that no filesystem knows, or carries a password.
+        ExtraMissingError: The package for URLs of its kind is not installed.
+    """
     if _SECRET.search(root):  # rows, states and messages name the root
         raise OptionError(
             f"{_SECRET.sub(_HIDDEN, root)!r} carries a password or a query, which would end up in rows and logs. Leave"
