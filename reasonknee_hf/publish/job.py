@@ -122,11 +122,16 @@ class Job:
     derived: Derived = field(default_factory=Derived)
     limits: Limits = field(default_factory=Limits)
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of annotation files that its rows can come from."""
+        return _kinds(self.dataset, self.config)
+
     def __post_init__(self) -> None:
         for what, value, valid in (
             ("config", self.config, (*self.dataset.configs, "records")),
             ("volumes", self.volumes, VOLUME_MODES),
-            ("annotations", self.annotations, self.dataset.annotations),
+            ("annotations", self.annotations, self.kinds),
             ("on_error", self.on_error, ("raise", "skip", "null")),
         ):
             if value not in valid:
@@ -213,6 +218,11 @@ class Job:
         return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
 
+def _kinds(dataset: Description, config: str) -> tuple[str, ...]:
+    chosen = dataset.configs.get(config)
+    return dataset.annotations if chosen is None or chosen.kind is None else (chosen.kind,)
+
+
 def make_job(given: VersionOptions, out: str | Path, token: str | bool | None) -> tuple[Job, Release]:
     """The job that some options describe, and its release, opened with a token."""
     endpoint = given.endpoint
@@ -255,7 +265,7 @@ def make_job(given: VersionOptions, out: str | Path, token: str | bool | None) -
         selection=selection,
         volumes=given.volumes,
         masks=given.masks,
-        annotations=given.annotations or dataset.annotations[0],
+        annotations=given.annotations or _kinds(dataset, wanted)[0],
         on_error=given.on_error,
         derived=derived,
         limits=limits,

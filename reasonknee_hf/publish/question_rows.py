@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from reasonknee_hf.dataset.contract import Description, Release, described
+from reasonknee_hf.dataset.contract import Description, Records, Release, described
 from reasonknee_hf.dataset.joining import scan_named
 from reasonknee_hf.dataset.json_text import is_unicode
 from reasonknee_hf.dataset.shards import read_records, read_values, share
@@ -45,8 +45,10 @@ def _question_rows(
     drawn = job.derived != Derived()
     config = release.dataset.configs[job.config]
     chosen = None if config.chosen is None else config.chosen(release)
-    for _, record in read_records(release.tree, path, *share(release.tree.size(path), index, count)):
-        scan, unlisted = scan_named(release, record.value.get("image"), split)
+    records, row_of = release.dataset.records(path), config.row or release.dataset.row
+    bounds = share(release.tree.size(path), index, count)
+    for _, record in read_records(release.tree, path, *bounds, records=records):
+        scan, unlisted = scan_named(release, records.image_of(record.value), split)
         if chosen is not None and (unlisted or scan.scan_id not in chosen):
             continue
         problems = [*unlisted]
@@ -54,7 +56,7 @@ def _question_rows(
             continue
         image = ScanFiles(job, scan).image if drawn else None
         mask = release.mask_url(scan) if drawn and job.masks else None
-        row, found = release.dataset.row(record.value, scan, image, mask)
+        row, found = row_of(record.value, scan, image, mask)
         problems += found
         if problems and job.on_error != "null":
             text = "; ".join(map(str, problems))
@@ -82,10 +84,12 @@ def record_batches(job: Job, split: str, index: int, count: int) -> Iterator[Bat
     dumps = _json_writer()
     columns: defaultdict[str, list[str | None]] = defaultdict(list)
     # Only text is gathered. Objects held until a batch is full would keep the garbage collector at work.
-    for values in _chosen_values(job, split, _storable(job, path, read_values(release.tree, path, *bounds))):
-        for column, cells in _record_columns(values, release, split, dumps):
+    records = release.dataset.records(path)
+    parsed = _storable(job, path, read_values(release.tree, path, *bounds, records=records))
+    for values in _chosen_values(job, split, records, parsed):
+        for column, cells in _record_columns(values, release, split, records, dumps):
             columns[column] += cells
-        if len(columns["image"]) >= _BATCH_RECORDS:
+        if len(columns["scan_id"]) >= _BATCH_RECORDS:
             yield Batch(columns)
             columns = defaultdict(list)
     if columns:
@@ -116,7 +120,7 @@ def _storable(job: Job, path: str, parsed: Iterator[list[dict[str, Any]]]) -> It
 
 
 def _chosen_values(
-    job: Job, split: str, parsed: Iterator[list[dict[str, Any]]]
+    job: Job, split: str, records: Records, parsed: Iterator[list[dict[str, Any]]]
 ) -> Iterator[list[dict[str, Any]]]:
     chosen, left = job.selection, job.selection.limit
     for values in parsed:
@@ -124,7 +128,7 @@ def _chosen_values(
             values = [
                 value
                 for value in values
-                if chosen.keeps_scan(scan_named(job.opened(), value.get("image"), split)[0])
+                if chosen.keeps_scan(scan_named(job.opened(), records.image_of(value), split)[0])
             ]
         if left is not None:
             values = values[:left]
@@ -136,13 +140,18 @@ def _chosen_values(
 
 
 def _record_columns(
-    values: list[dict[str, Any]], release: Release, split: str, dumps: Callable[[Any], str]
+    values: list[dict[str, Any]],
+    release: Release,
+    split: str,
+    records: Records,
+    dumps: Callable[[Any], str],
 ) -> Iterator[tuple[str, list[str | None]]]:
     dataset = release.dataset
     cells = {column: _texts([value.get(column) for value in values]) for column in dataset.record_texts}
-    scans = {image: release.scan_of(image, split) for image in set(cells["image"])}
+    named = _texts([records.image_of(value) for value in values])
+    scans = {image: release.scan_of(image, split) for image in set(named)}
     ids = {image: None if scan is None else scan.scan_id for image, scan in scans.items()}
-    yield "scan_id", [ids[image] for image in cells["image"]]
+    yield "scan_id", [ids[image] for image in named]
     for column in dataset.record_values:
         cells[column] = [dumps(value[column]) if column in value else None for value in values]
     yield from cells.items()

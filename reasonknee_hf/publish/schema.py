@@ -30,11 +30,10 @@ def question_features(
 
     A box is a plain list here: older readers cannot hold a null in a list of fixed length.
     """
-    features = {
-        name: kind
-        for name, kind in (dataset or described()).features(config, None, False).items()
-        if name not in VOLUME_COLUMNS
-    }
+    dataset = dataset or described()
+    left_out = {*VOLUME_COLUMNS, *dataset.links}
+    columns = dataset.features(config, None, False).items()
+    features = {name: kind for name, kind in columns if name not in left_out}
     if "bbox" in features:
         features["bbox"] = [Value("int32")]
     if previews:  # among the first columns, where the viewer shows it without scrolling
@@ -50,7 +49,8 @@ def scan_features(dataset: Description) -> dict[str, Any]:
     if config is None:
         raise OptionError(f"{dataset.title} has no config with one row a scan: choose volumes='none'.")
     columns = dataset.features(config, None, False).items()
-    return {name: kind for name, kind in columns if name not in VOLUME_COLUMNS}
+    left_out = {*VOLUME_COLUMNS, *dataset.links}
+    return {name: kind for name, kind in columns if name not in left_out}
 
 
 def record_features(dataset: Description) -> Features:

@@ -201,7 +201,7 @@ def test_views_pickle_small() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: get_recipe("frames"), "upstream, o1, eight, region, jitter, planes"),
+        (lambda: get_recipe("frames"), "upstream, o1, eight, middle, slice, region, jitter, planes"),
         (lambda: get_recipe("o1", colour=1), "no option 'colour'"),
         (lambda: get_recipe("o1", kind="film"), "none of video, images, planes"),
         (lambda: get_recipe("o1", fps=0), "fps"),

@@ -43,7 +43,7 @@ def task_manager(**options: Any) -> Any:
         ExtraMissingError: lm-evaluation-harness is not installed.
     """
     try:
-        from lm_eval.tasks import TaskManager  # type: ignore[import-not-found,unused-ignore]
+        from lm_eval.tasks import TaskManager  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
         raise ExtraMissingError(
             "The harness task needs lm-evaluation-harness: pip install lm-eval."
