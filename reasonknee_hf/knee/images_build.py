@@ -30,10 +30,9 @@ from reasonknee_hf.knee.images import ImageFolder, series_key, series_of
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.volumes.grid import relation
-from reasonknee_hf.volumes.inflate import inflater, plain
 from reasonknee_hf.volumes.naming import NamedErrors
 from reasonknee_hf.volumes.volume import KneeVolume
-from reasonknee_hf.volumes.volume_bytes import chunks
+from reasonknee_hf.volumes.volume_bytes import chunks, inflater, plain
 from reasonknee_hf.volumes.voxels import read_header
 
 _Job: TypeAlias = tuple[Scan, str, "str | None", Path]  # the scan, its volume, its mask, the file to write

@@ -20,8 +20,8 @@ from reasonknee_hf.errors import (
 )
 from reasonknee_hf.volumes import volume_bytes as source
 from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
-from reasonknee_hf.volumes.inflate import plain
 from reasonknee_hf.volumes.orientation import Affine
+from reasonknee_hf.volumes.volume_bytes import plain
 from reasonknee_hf.volumes.volume_cache import Decoded
 from reasonknee_hf.volumes.voxels import Array, as_labels, read_header, read_stored, scaled
 

@@ -24,14 +24,12 @@ from reasonknee_hf.hub.fs.readonly import (
     slice_bounds,
 )
 from reasonknee_hf.hub.fs.treefile import TreeFile, said
-from reasonknee_hf.hub.tree import Tree, pieces
+from reasonknee_hf.hub.tree import SCHEME, Address, Tree, build_url, parse_url, pieces
 from reasonknee_hf.hub.trees.open_tree import open_tree
-from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
-from reasonknee_hf.hub.wire.opened import name_here, seal
-from reasonknee_hf.hub.wire.tokens import Credentials, with_options
+from reasonknee_hf.hub.wire.tokens import Credentials, name_here, seal, with_options
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.archive_names import PartSet
 from reasonknee_hf.hub.zips.ranges import Parts
 
 # What fsspec's base class understands, and callers of any filesystem may pass.
@@ -53,7 +51,7 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
     """Keeps one instance per process for each source, revision, list of endpoints and option.
 
     The stock metaclass would key by thread too, and keep the token in `storage_options`, which is what gets pickled and
-    printed. Here `storage_options` hold a name of the token options at most; see `reasonknee_hf.hub.wire.opened`.
+    printed. Here `storage_options` hold a name of the token options at most; see `hub.wire.tokens.TokenOptions`.
     """
 
     def __call__(

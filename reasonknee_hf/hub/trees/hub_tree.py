@@ -20,9 +20,17 @@ from reasonknee_hf.errors import (
     UnreachableError,
 )
 from reasonknee_hf.hub.disk import ForkSafeLock
-from reasonknee_hf.hub.tree import CHUNK, POINTER_LIMIT, FileEntry, check_span, find_entry, refuse_pointer
-from reasonknee_hf.hub.urls import Address, build_url
-from reasonknee_hf.hub.wire import checks, listing
+from reasonknee_hf.hub.tree import (
+    CHUNK,
+    POINTER_LIMIT,
+    Address,
+    FileEntry,
+    build_url,
+    check_span,
+    find_entry,
+    refuse_pointer,
+)
+from reasonknee_hf.hub.wire import checks
 from reasonknee_hf.hub.wire.client import Answer
 from reasonknee_hf.hub.wire.endpoints import Endpoint, EndpointLike, resolve_endpoints
 from reasonknee_hf.hub.wire.mirrors import Mirrors, health_of
@@ -134,7 +142,7 @@ class HubTree:
     def entry(self, path: str) -> FileEntry:
         """One file, with size and hash where the endpoints tell them."""
         entry = self.entry_as_listed(path)
-        if listing.missing(entry) and not environment.offline():
+        if entry.incomplete and not environment.offline():
             with self._lock:
                 if path not in self._filled:
                     self._fill(path)
@@ -144,7 +152,7 @@ class HubTree:
     def _fill(self, path: str) -> None:
         """Asks for what the listing leaves out, for many files at once."""
         entries = self.entries()
-        unknown = [name for name, entry in entries.items() if listing.missing(entry)]
+        unknown = [name for name, entry in entries.items() if entry.incomplete]
         first = unknown.index(path) // _PATHS_AT_ONCE * _PATHS_AT_ONCE
         chosen = unknown[first : first + _PATHS_AT_ONCE]
         what = f"sizes of {len(chosen)} files of {self.repo_id} at {self.sha}"

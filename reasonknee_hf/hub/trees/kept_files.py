@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 from reasonknee_hf.hub.disk import Cache, alone, warn_once
 from reasonknee_hf.hub.tree import FileEntry, chunk_sizes
-from reasonknee_hf.hub.wire import listing
 from reasonknee_hf.hub.wire.checks import ContentCheck, ContentError
 
 logger = logging.getLogger(__name__)
@@ -62,14 +61,14 @@ class KeptFiles:
 
     def keep_listing(self, sha: str, entries: Mapping[str, FileEntry]) -> None:
         """Keeps the listing of a commit, which may have got sizes that it did not have."""
-        self.cache.listings.put(self._listing_key(sha), listing.dump(entries))
+        self.cache.listings.put(self._listing_key(sha), dump(entries))
 
     def listing(self, sha: str, make: Callable[[], dict[str, FileEntry]]) -> dict[str, FileEntry]:
         """The listing of a commit, made and kept if it is not here; by one process, if several ask together."""
-        found = self.cache.listings.once(self._listing_key(sha), lambda: listing.dump(make()))
+        found = self.cache.listings.once(self._listing_key(sha), lambda: dump(make()))
         if sha not in (known := self._listed_commits()):
             self.cache.listings.put(f"shas\0{self.repo_id}", json.dumps([*known, sha]).encode())
-        return listing.load(found)
+        return load(found)
 
     def snapshot(self, sha: str) -> dict[str, FileEntry] | None:
         """What the Hub's own client has fetched of a commit, which may be less than the commit holds."""
@@ -281,3 +280,13 @@ def _below(path: str) -> str | None:
     """A relative path that stays below where it starts."""
     steps = PurePosixPath(path)
     return None if steps.is_absolute() or ".." in steps.parts or "\\" in path else str(steps)
+
+
+def dump(entries: Mapping[str, FileEntry]) -> bytes:
+    """A listing as it is kept on disk."""
+    return json.dumps([[e.path, e.size, e.blob_id, e.sha256] for e in entries.values()]).encode()
+
+
+def load(content: bytes) -> dict[str, FileEntry]:
+    """What [`dump`] wrote."""
+    return {row[0]: FileEntry(*row) for row in json.loads(content)}

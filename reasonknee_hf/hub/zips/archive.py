@@ -13,10 +13,9 @@ from typing import Any, Literal
 from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
 from reasonknee_hf.hub.disk import GIB, DiskCache, ForkSafeLock, our_folders, write_file
 from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.hub.zips.archive_names import PartSet, common_folder, parent_folders, unsafe_reason
 from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, ArchiveMember, Directory, Location
-from reasonknee_hf.hub.zips.member_names import common_folder, parent_folders, unsafe_reason
 from reasonknee_hf.hub.zips.opening import Opened, fetch_directory, listed_sizes, refuse_incomplete
-from reasonknee_hf.hub.zips.parts import PartSet
 from reasonknee_hf.hub.zips.ranges import Parts, execute, plan_requests
 
 logger = logging.getLogger(__name__)
