@@ -30,7 +30,7 @@ from reasonknee_hf.knee.images import ImageFolder, series_key, series_of
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.volumes.grid import relation
-from reasonknee_hf.volumes.naming import NamedErrors
+from reasonknee_hf.volumes.naming import named_errors
 from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.volume_bytes import chunks, inflater, plain
 from reasonknee_hf.volumes.voxels import read_header
@@ -130,7 +130,7 @@ def _build(job: _Job) -> Outcome:
         if kept:
             note = _check_grid(KneeVolume(target, label=scan.scan_id), mask)
         else:
-            with NamedErrors(lambda: f"{scan.scan_id}, {url}", False, url):
+            with named_errors(lambda: f"{scan.scan_id}, {url}", False, url):
                 pieces = plain(chunks(url))
                 _, start = read_header(pieces)
                 note = _check_grid(KneeVolume(url, start, label=scan.scan_id), mask)

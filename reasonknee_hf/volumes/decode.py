@@ -37,8 +37,7 @@ def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
         VolumeFormatError: the file is not NIfTI, or of a kind that is refused by name.
         FileNotFoundError: there is no such file.
     """
-    if data is None and path is not None and source.looks_like_image_half(path):
-        path = _other_half(path, "hdr")
+    path = _header_half(path, data)
     return _surely(path, data, lambda content: parse_header(source.plain_start(path, content, HEADER_BYTES)))
 
 
@@ -81,8 +80,7 @@ def load_voxels(
         VolumeDataError: the file is cut or fails its checksum.
         FileNotFoundError: there is no such file.
     """
-    if data is None and path is not None and source.looks_like_image_half(path):
-        path = _other_half(path, "hdr")
+    path = _header_half(path, data)
 
     def load(content: bytes | None) -> tuple[NiftiHeader, Array | None]:
         with _plain_pieces(path, content) as pieces:
@@ -96,7 +94,7 @@ def load_voxels(
         raise VolumeFormatError(
             "this is the header of an .hdr/.img pair and the voxels are in a file that was not given"
         )
-    with _plain_pieces(_other_half(path, "img"), None) as pieces:
+    with _plain_pieces(_half(path, "img"), None) as pieces:
         return _decoded(header, read_stored(pieces, header, stop=stop), mask)
 
 
@@ -135,15 +133,13 @@ def check_file(data: bytes) -> None:
 
 def identity(path: str) -> tuple[int | str, ...]:
     """What tells apart two states of a file, or of both files of a pair; see `source.identity`."""
-    if source.looks_like_image_half(path):
-        halves = [path, *source.pair_names(path, "hdr")]
-    elif source.looks_like_header_half(path):
-        halves = [path, *source.pair_names(path, "img")]
-    else:
-        return source.identity(path)
-    return tuple(
-        part for half in halves if half == path or source.exists(half) for part in source.identity(half)
+    other = next(
+        (other for own, other in (("img", "hdr"), ("hdr", "img")) if source.is_half(path, own)), None
     )
+    if other is None:
+        return source.identity(path)
+    halves = [path, *filter(source.exists, source.pair_names(path, other))]
+    return tuple(part for half in halves for part in source.identity(half))
 
 
 def nibabel_image(path: str | None, data: bytes | None, header: NiftiHeader) -> Any:
@@ -163,8 +159,8 @@ def nibabel_image(path: str | None, data: bytes | None, header: NiftiHeader) -> 
     if header.single_file or path is None:
         files["image"].fileobj = BytesIO(_plain_file(path, data))
     else:
-        files["header"].fileobj = BytesIO(_plain_file(_header_half(path)))
-        files["image"].fileobj = BytesIO(_plain_file(_image_half(path)))
+        files["header"].fileobj = BytesIO(_plain_file(_header_half(path, None)))
+        files["image"].fileobj = BytesIO(_plain_file(_half(path, "img")))
     return kind.from_file_map(files)
 
 
@@ -192,14 +188,9 @@ def _plain_file(path: str | None, data: bytes | None = None) -> bytes:
         return b"".join(bytes(piece) for piece in pieces)
 
 
-def _image_half(path: str) -> str:
-    """The name of the voxel half of a pair, given the name of either half."""
-    return path if source.looks_like_image_half(path) else _other_half(path, "img")
-
-
-def _header_half(path: str) -> str:
-    """The name of the header half of a pair, given the name of either half."""
-    return _other_half(path, "hdr") if source.looks_like_image_half(path) else path
+def _header_half(path: str | None, data: bytes | None) -> str | None:
+    """Where the header of a file lies, given the name of either half where it is a pair."""
+    return path if data is not None or path is None or not source.is_half(path, "img") else _half(path, "hdr")
 
 
 @contextmanager
@@ -214,8 +205,9 @@ def _decoded(header: NiftiHeader, stored: Array, mask: bool) -> Decoded:
     return Decoded(header, array)
 
 
-def _other_half(path: str, want: str) -> str:
-    names = source.pair_names(path, want)
+def _half(path: str, want: str) -> str:
+    """The name of one half of a pair, given the name of either."""
+    names = [path] if source.is_half(path, want) else source.pair_names(path, want)
     for name in names:
         if source.exists(name):
             return name

@@ -17,6 +17,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
@@ -26,7 +27,7 @@ import numpy as np
 from fsspec.spec import AbstractFileSystem
 
 from reasonknee_hf.errors import ExtraMissingError, ReasonKneeError, VolumeDataError, VolumeFormatError
-from reasonknee_hf.volumes.naming import NamedErrors
+from reasonknee_hf.volumes.naming import named_errors
 from reasonknee_hf.volumes.orientation import Affine, axis_codes, reorder
 from reasonknee_hf.volumes.volume_bytes import gzip_file
 from reasonknee_hf.volumes.voxels import Array
@@ -106,8 +107,8 @@ class DicomSeriesFileSystem(AbstractFileSystem):
         with self._named_errors():
             return read_series(files, *_wishes(path))
 
-    def _named_errors(self) -> NamedErrors:
-        return NamedErrors(lambda: f"series {self.fo}", False, None)
+    def _named_errors(self) -> AbstractContextManager[None]:
+        return named_errors(lambda: f"series {self.fo}", False, None)
 
     def _names(self) -> list[str]:
         """Names of the slices, the shorter first: `2` before `10`."""

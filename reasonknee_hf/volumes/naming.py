@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from reasonknee_hf.errors import (
     EndpointError,
@@ -29,8 +30,9 @@ _NAMED = (
 )
 
 
-class NamedErrors:
-    """Context manager that puts a name in front of the message of errors about a volume, once.
+@contextmanager
+def named_errors(name: Callable[[], str], mask: bool, path: str | None) -> Iterator[None]:
+    """Puts a name in front of the message of errors about a volume, once.
 
     Args:
         name: gives the row and the file; asked for only when there is an error.
@@ -42,40 +44,27 @@ class NamedErrors:
         UnreachableError: instead of a `FileNotFoundError` by which a filesystem says that it could not connect.
         VolumeDataError: instead of what else the system says about a local file, such as `PermissionError`.
     """
-
-    __slots__ = ("_mask", "_name", "_path")
-
-    def __init__(self, name: Callable[[], str], mask: bool, path: str | None) -> None:
-        self._name = name
-        self._mask = mask
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
-        if isinstance(error, EndpointError) and not isinstance(error, VolumeDataError):
-            name = f"{self._name()}: "
-            if not str(error).startswith(name):  # in place: kinds differ in what they are made of
-                error.args = (f"{name}{error.args[0]}", *error.args[1:])
-            return
-        if not isinstance(error, (*_NAMED, FileNotFoundError)):
-            local = self._path is not None and is_local(self._path)  # elsewhere it may be the connection
-            if local and isinstance(error, OSError) and not isinstance(error, ReasonKneeError):
-                raise VolumeDataError(
-                    f"{self._name()}: the file cannot be read ({error.strerror or error}); {_next_step(error)}"
-                ) from error
-            return
-        name = self._name()
+    try:
+        yield
+    except EndpointError as error:
+        if not str(error).startswith(f"{name()}: "):  # in place: kinds differ in what they are made of
+            error.args = (f"{name()}: {error.args[0]}", *error.args[1:])
+        raise
+    except (*_NAMED, FileNotFoundError) as error:
         if could_not_connect(error):
             reason = f"{type(error.__cause__).__name__}: {error.__cause__}"
-            raise UnreachableError(f"{name}: it cannot be asked for ({reason})") from error
+            raise UnreachableError(f"{name()}: it cannot be asked for ({reason})") from error
         if not isinstance(error, _NAMED):
-            raise VolumeMissingError(f"{name}: {_advice(error, self._mask)}") from error
-        if not str(error).startswith(name):
-            raise type(error)(f"{name}: {error}") from error
+            raise VolumeMissingError(f"{name()}: {_advice(error, mask)}") from error
+        if str(error).startswith(name()):
+            raise
+        raise type(error)(f"{name()}: {error}") from error
+    except OSError as error:  # of a file that is not local it may be the connection
+        if path is None or not is_local(path) or isinstance(error, ReasonKneeError):
+            raise
+        raise VolumeDataError(
+            f"{name()}: the file cannot be read ({error.strerror or error}); {_next_step(error)}"
+        ) from error
 
 
 def _next_step(error: OSError) -> str:

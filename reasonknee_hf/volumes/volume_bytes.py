@@ -112,14 +112,9 @@ def pair_names(path: str, want: str) -> list[str]:
     return [f"{root}.{want}{same}", f"{root}.{want}{other}"]
 
 
-def looks_like_image_half(path: str) -> bool:
-    """Whether the name is that of the voxel half of a pair, which has no mark inside to tell it by."""
-    return path.endswith((".img", ".img.gz"))
-
-
-def looks_like_header_half(path: str) -> bool:
-    """Whether the name is that of the header half of a pair."""
-    return path.endswith((".hdr", ".hdr.gz"))
+def is_half(path: str, which: str) -> bool:
+    """Whether the name is that of a half of an `.hdr` / `.img` pair; `which` is "hdr" or "img"."""
+    return path.endswith((f".{which}", f".{which}.gz"))
 
 
 def exists(path: str) -> bool:
