@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, unquote
 
 import fsspec
@@ -76,7 +76,10 @@ class DicomSeriesFileSystem(AbstractFileSystem):
 
     def stream(self, path: str) -> Iterator[bytes]:
         """The bytes of the file in pieces; the series is read before the first."""
-        yield from self._read(path).pieces()
+        header, voxels = self._read(path)
+        yield header
+        for index in range(voxels.shape[2]):
+            yield voxels[:, :, index].tobytes("F")
 
     def header(self, path: str) -> bytes:
         """All bytes before the voxels: from the first and last slice of a folder where they settle them."""
@@ -153,8 +156,7 @@ _SAME_PLACE = 1e-3  # mm
 _RUNNING = ("SeriesNumber", "AccessionNumber")
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """A series in the form of a NIfTI file.
 
     Attributes:
@@ -165,12 +167,6 @@ class Series:
 
     header: bytes
     voxels: Array
-
-    def pieces(self) -> Iterator[bytes]:
-        """The bytes of the file, a slice at a time."""
-        yield self.header
-        for index in range(self.voxels.shape[2]):
-            yield self.voxels[:, :, index].tobytes("F")
 
 
 @dataclass

@@ -78,16 +78,15 @@ def _opened(
 
 def _check_header(scan: Scan, volume: KneeVolume, found: Findings) -> bool:
     """Whether it says where it lies."""
-    name, affine = f"{scan.scan_id}: {volume.path}", volume.header.affine
+    name = f"{scan.scan_id}: {volume.path}"
     said = _series_of(volume.path or "")
     if said and f"3D_DESS_{scan.knee_side.upper()}" not in said.upper():
         found.add(f"volume-other-{'side' if '3D_DESS' in said.upper() else 'series'}", f"{name} is {said}")
     if volume.header.dtype == np.float64:
         found.add("volume-float64", name)
-    if affine is not None and not np.array_equal(affine, np.eye(4)):
-        return True
-    found.add("volume-placeless", name)
-    return False
+    if not volume.header.placed:
+        found.add("volume-placeless", name)
+    return volume.header.placed
 
 
 def _check_place(
