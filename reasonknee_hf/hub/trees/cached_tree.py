@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
@@ -136,7 +137,7 @@ class CachedTree(HubTree):
         entry = self.entry(path)
         for start, stop in spans:
             check_span(path, start, stop, entry.size)
-        place = self.kept.find(self.sha, entry)
+        place = self.kept.find(self.sha, entry, checked_later=checked_later)
         found = []
         for start, stop in spans:
             if place is not None:
@@ -155,12 +156,16 @@ class CachedTree(HubTree):
         return found
 
     def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
-        if all(self.is_kept(path) for path, _, _ in spans):
+        if all(self.kept.find(self.sha, self.entry(path), checked_later=True) for path, _, _ in spans):
             try:
-                return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
+                return check([self.ranges(path, [(a, b)], checked_later=True)[0] for path, a, b in spans])
             except IntegrityError as error:  # of a file that is too large to be hashed before it is used
                 logger.warning("what is kept is damaged, and is fetched: %s", error)
         return super().checked_ranges(spans, check)
+
+    def _without_ranges(self, entry: FileEntry, reason: EndpointError) -> mmap.mmap:
+        with self.kept.alone_with(entry):  # the others find what the first one fetches
+            return super()._without_ranges(entry, reason)
 
     def _stream(self, path: str, start: int, stop: int | None, *, rescued: bool = True) -> Iterator[bytes]:
         entry = self.entry(path)
