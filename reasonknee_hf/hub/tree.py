@@ -49,6 +49,25 @@ class FileEntry:
         return self.size is None or (self.blob_id is None and self.sha256 is None)
 
 
+@dataclass(frozen=True)
+class Address:
+    """One file of one source.
+
+    Args:
+        source: Hub dataset id `OWNER/NAME`, or the root URL of a folder.
+        path: Of the file, below the root.
+        revision: Of a Hub source.
+        endpoints: Base URLs of a Hub and its mirrors; empty for those of the environment, and for folders.
+        opened: Name of the token options that the source was opened with; see `hub.wire.tokens.TokenOptions`.
+    """
+
+    source: str
+    path: str = ""
+    revision: str | None = None
+    endpoints: tuple[str, ...] = ()
+    opened: str = ""
+
+
 @runtime_checkable
 class Tree(Protocol):
     """One immutable tree of files. Safe to share by threads, to pickle (a token stays behind) and to fork."""
@@ -64,6 +83,10 @@ class Tree(Protocol):
     @property
     def sha(self) -> str | None:
         """The commit for trees of a Hub, `None` for folders."""
+
+    @property
+    def address(self) -> Address:
+        """Of its root, for other processes."""
 
     def entries(self) -> Mapping[str, FileEntry]:
         """The whole listing by posix path, in sorted order, fetched once."""
@@ -141,10 +164,11 @@ def could_not_connect(error: BaseException) -> bool:
     return isinstance(cause, OSError) or getattr(cause, "status", 404) not in (404, 410)
 
 
-def check_span(path: str, start: int, stop: int, size: int | None) -> None:
+def check_spans(path: str, size: int | None, *spans: tuple[int, int]) -> None:
     """Raises `ValueError` for a span that does not lie inside the file."""
-    if start < 0 or stop < start or (size is not None and stop > size):
-        raise ValueError(f"span {start}-{stop} does not lie inside {path!r} of {size} bytes")
+    for start, stop in spans:
+        if start < 0 or stop < start or (size is not None and stop > size):
+            raise ValueError(f"span {start}-{stop} does not lie inside {path!r} of {size} bytes")
 
 
 def refuse_pointer(path: str, content: bytes, where: str) -> None:
@@ -169,25 +193,6 @@ _GRAMMAR = (
     "reasonknee://https%3A%2F%2Fhub.example/OWNER/NAME@REVISION/path, "
     "reasonknee://file%3A%2F%2F%2Ffolder/path"
 )
-
-
-@dataclass(frozen=True)
-class Address:
-    """One file of one source.
-
-    Args:
-        source: Hub dataset id `OWNER/NAME`, or the root URL of a folder.
-        path: Of the file, below the root.
-        revision: Of a Hub source.
-        endpoints: Base URLs of a Hub and its mirrors; empty for those of the environment, and for folders.
-        opened: Name of the token options that the source was opened with; see `hub.wire.tokens.TokenOptions`.
-    """
-
-    source: str
-    path: str = ""
-    revision: str | None = None
-    endpoints: tuple[str, ...] = ()
-    opened: str = ""
 
 
 def build_url(address: Address) -> str:

@@ -27,9 +27,8 @@ from reasonknee_hf.knee.images import ImageFolder, series_key, series_of
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan
 from reasonknee_hf.volumes.grid import check_equal
-from reasonknee_hf.volumes.naming import named_errors
 from reasonknee_hf.volumes.volume import KneeVolume
-from reasonknee_hf.volumes.volume_bytes import chunks, inflater, plain
+from reasonknee_hf.volumes.volume_bytes import chunks, inflater, named_errors, plain
 from reasonknee_hf.volumes.voxels import read_header
 
 _Job: TypeAlias = tuple[Scan, str, "str | None", Path]  # the scan, its volume, its mask, the file to write

@@ -27,9 +27,8 @@ import numpy as np
 from fsspec.spec import AbstractFileSystem
 
 from reasonknee_hf.errors import ExtraMissingError, ReasonKneeError, VolumeDataError, VolumeFormatError
-from reasonknee_hf.volumes.naming import named_errors
 from reasonknee_hf.volumes.orientation import Affine, axis_codes, reorder
-from reasonknee_hf.volumes.volume_bytes import gzip_file
+from reasonknee_hf.volumes.volume_bytes import gzip_file, named_errors
 from reasonknee_hf.volumes.voxels import Array
 
 TARS = (".tar", ".tar.gz", ".tgz")

@@ -15,9 +15,8 @@ import numpy.typing as npt
 from reasonknee_hf.errors import GridMismatchError, OptionError, VolumeFormatError
 from reasonknee_hf.volumes import decode, orientation
 from reasonknee_hf.volumes.header import NiftiHeader
-from reasonknee_hf.volumes.naming import named_errors
 from reasonknee_hf.volumes.orientation import Affine, Array
-from reasonknee_hf.volumes.volume_bytes import is_local
+from reasonknee_hf.volumes.volume_bytes import is_local, named_errors
 from reasonknee_hf.volumes.volume_cache import Decoded, volume_cache
 
 logger = logging.getLogger(__name__)

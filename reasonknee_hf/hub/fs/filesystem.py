@@ -276,14 +276,7 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     def unstrip_protocol(self, name: str) -> str:
         """The full URL of a path, which opens without this instance."""
-        tree = self.tree
-        path = self._inside(name)[1]
-        if tree.sha is None:
-            root = tree.identity
-            return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
-        endpoints = () if self._endpoints_are_usual() else tuple(one.url for one in self._endpoints)
-        opened = self._credentials.name
-        return build_url(Address(tree.identity.partition("@")[0], path, tree.sha, endpoints, opened))
+        return build_url(replace(self.tree.address, path=self._inside(name)[1]))
 
     def url(self, path: str) -> str:
         """What `fsspec.open` opens in any other process: the tree's own URL of a file, ours for a member.

@@ -18,7 +18,7 @@ from reasonknee_hf.errors import (
     RemoteMissingError,
 )
 from reasonknee_hf.hub.disk import Cache
-from reasonknee_hf.hub.tree import FileEntry, check_span, pieces, refuse_pointer
+from reasonknee_hf.hub.tree import FileEntry, check_spans, pieces, refuse_pointer
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.trees.kept_files import PIECE, Growth, KeptFiles, pieces_of
 from reasonknee_hf.hub.wire.checks import ContentCheck, ContentError, NoRangesError
@@ -135,8 +135,7 @@ class CachedTree(HubTree):
         self, path: str, spans: Sequence[tuple[int, int]], *, checked_later: bool = False
     ) -> list[bytes]:
         entry = self.entry(path)
-        for start, stop in spans:
-            check_span(path, start, stop, entry.size)
+        check_spans(path, entry.size, *spans)
         place = self.kept.find(self.sha, entry, checked_later=checked_later)
         found = []
         for start, stop in spans:
@@ -173,7 +172,7 @@ class CachedTree(HubTree):
         if end is None:  # of a file that nobody knows the size of nothing can be kept
             yield from super()._stream(path, start, stop, rescued=rescued)
             return
-        check_span(path, start, end, entry.size)
+        check_spans(path, entry.size, (start, end))
         place = self.kept.find(self.sha, entry)
         fetch = partial(super()._stream, path)
         try:

@@ -8,6 +8,7 @@ import mmap
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import IO, Any, TypeVar
 
 from reasonknee_hf import environment
@@ -26,7 +27,7 @@ from reasonknee_hf.hub.tree import (
     Address,
     FileEntry,
     build_url,
-    check_span,
+    check_spans,
     find_entry,
     refuse_pointer,
 )
@@ -102,15 +103,17 @@ class HubTree:
     def __repr__(self) -> str:
         return f"HubTree({self.repo_id!r}, {self.sha!r}, {[e.url for e in self.mirrors.endpoints]})"
 
-    def url(self, path: str) -> str:
-        """A `reasonknee://` URL that opens in any other process; explicit endpoints are part of it, tokens never."""
-        self.entry_as_listed(path)
-        usual = self.mirrors.endpoints == resolve_endpoints(
-            None, self.repo_id
-        )  # other processes know them too
+    @property
+    def address(self) -> Address:
+        """Of its root: endpoints that others would not ask by themselves are part of it, tokens never."""
+        usual = self.mirrors.endpoints == resolve_endpoints(None, self.repo_id)
         endpoints = () if usual else tuple(one.url for one in self.mirrors.endpoints)
-        opened = self._repository.credentials.name
-        return build_url(Address(self.repo_id, path, self.sha, endpoints, opened))
+        return Address(self.repo_id, "", self.sha, endpoints, self._repository.credentials.name)
+
+    def url(self, path: str) -> str:
+        """A `reasonknee://` URL that opens in any other process."""
+        self.entry_as_listed(path)
+        return build_url(replace(self.address, path=path))
 
     # --- revision and listing ---------------------------------------------------------------------
 
@@ -222,8 +225,7 @@ class HubTree:
         Where no endpoint cuts ranges, the whole file is fetched once.
         """
         entry = self.entry(path)
-        for start, stop in spans:
-            check_span(path, start, stop, entry.size)
+        check_spans(path, entry.size, *spans)
         if environment.offline() or (entry.size is not None and entry.size <= POINTER_LIMIT):
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
@@ -332,7 +334,7 @@ class HubTree:
         end = entry.size if stop is None else stop
         if start or stop is not None:
             end = self.size(path) if stop is None else stop
-            check_span(path, start, end, entry.size)
+            check_spans(path, entry.size, (start, end))
             if start == end:
                 return
         whole = start == 0 and end == entry.size
