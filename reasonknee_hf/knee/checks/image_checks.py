@@ -62,18 +62,18 @@ def _opened(
 ) -> Iterator[KneeVolume]:
     """The volume or mask of a scan, if there is one with a header."""
     held = files.get(scan.scan_id)
-    if held is not None and held.usable:
-        volume = KneeVolume(held.url, mask=kind == "mask", label=scan.scan_id)
-        try:
-            _ = volume.header
-        except BROKEN as error:
-            if not quiet:
-                found.add(f"{kind}-broken", str(error))
-        else:
-            if not quiet:
-                for note in volume.header.notes:
-                    found.add("header-note", f"{scan.scan_id}: {held.path}: {note}")
-            yield volume
+    if held is None or not held.usable:
+        return
+    volume = KneeVolume(held.url, mask=kind == "mask", label=scan.scan_id)
+    try:
+        notes = volume.header.notes
+    except BROKEN as error:
+        if not quiet:
+            found.add(f"{kind}-broken", str(error))
+        return
+    for note in () if quiet else notes:
+        found.add("header-note", f"{scan.scan_id}: {held.path}: {note}")
+    yield volume
 
 
 def _check_header(scan: Scan, volume: KneeVolume, found: Findings) -> bool:
