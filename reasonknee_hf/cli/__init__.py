@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "reasonknee_hf.cli.download_command",
         "fetch what a config needs, to be used without a network",
     ),
+    "export": (
+        "reasonknee_hf.cli.export_command",
+        "chats and pictures as files, for LLaMA-Factory, ms-swift, axolotl",
+    ),
     "images": (
         "reasonknee_hf.cli.images_command",
         "volumes out of a download from the OAI: what it holds, and in the release's layout",

@@ -95,6 +95,22 @@ class TrainingStream(RowStream):
         part._exactly = True
         return part
 
+    def batches(self, batch_size: int, workers: int) -> int:
+        """How many batches an epoch has: each loader worker ends with an incomplete one of its own.
+
+        Where rows are not known by worker, as behind a transform, it is the number without those.
+        """
+        workers = max(1, workers)
+        rows: list[int | None] = [self._rows // workers + (n < self._rows % workers) for n in range(workers)]
+        if not self._exactly and workers > 1:
+            parts = [
+                self._source()[0].shard_data_sources(workers, n, contiguous=False) for n in range(workers)
+            ]
+            rows = [getattr(part, "num_rows", None) for part in parts]
+        if None in rows:
+            rows = [self._rows]
+        return sum(-(-count // batch_size) for count in rows if count)
+
     def pass_over(self, *, epoch: int, batches: int, batch_size: int) -> None:
         """Puts placeholders in the place of the first rows of an epoch, for a loader that throws them away.
 
@@ -262,6 +278,15 @@ class EvaluationStream(RowStream):
     def __len__(self) -> int:
         return -(-self._rows // self._rank[1])
 
+    def batches(self, batch_size: int, workers: int) -> int:
+        """How many batches the loader workers of a rank give together."""
+        workers = max(1, workers)
+        return workers * -(-self._stretch(workers) // batch_size)
+
+    def _stretch(self, workers: int) -> int:
+        """How many rows each of the workers of every rank gives."""
+        return -(-self._rows // (self._rank[1] * workers))
+
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> EvaluationStream:
         """The part of rank `index` of `num_shards`."""
         part = _twin(self, EvaluationStream)
@@ -269,8 +294,8 @@ class EvaluationStream(RowStream):
         return part
 
     def __iter__(self) -> Iterator[Any]:
-        (rank, ranks), (worker, workers) = self._rank, _worker_and_all()
-        left = length = -(-self._rows // (ranks * workers))
+        rank, (worker, workers) = self._rank[0], _worker_and_all()
+        left = length = self._stretch(workers)
         row = None
         for row in self._from((rank * workers + worker) * length, length):
             left -= 1
