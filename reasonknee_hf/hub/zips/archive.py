@@ -60,9 +60,12 @@ class CutArchive:
         self.encoding = encoding
         self.cache = cache
         self._directory_cache = directory_cache
-        self._parts = Parts(tree, self.parts)
         self._lock = ForkSafeLock()
         self._opened: Opened | None = None
+
+    @cached_property
+    def _parts(self) -> Parts:
+        return Parts(self.tree, self.parts)
 
     @property
     def name(self) -> str:
@@ -74,7 +77,7 @@ class CutArchive:
 
     def __getstate__(self) -> dict[str, Any]:
         # The directory is cheaper to read again than to send along. Cached properties go with it.
-        derived = {"path_names", "mounted"}
+        derived = {"path_names", "mounted", "_parts"}
         return {key: value for key, value in self.__dict__.items() if key not in derived} | {"_opened": None}
 
     # --- what is inside -------------------------------------------------------------------------------------
