@@ -61,14 +61,10 @@ def draw_case(
     kind = None if out is None else picture_format(out)
     shown = scene(volume, mask, box)
     figure = _figure(shown, title, [("Question", question), ("Grades", grades), ("Reasoning", text)])
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, facecolor="white")
-    if out is not None:
-        if kind == "png":
-            Path(out).write_bytes(buffer.getvalue())
-        else:
-            figure.savefig(out, format=kind, dpi=110, facecolor="white")
-    return buffer.getvalue()
+    picture = _written(figure, "png", 110)
+    if kind is not None:
+        Path(out or "").write_bytes(picture if kind == "png" else _written(figure, kind, 110))
+    return picture
 
 
 def picture_format(out: str | Path) -> str:
@@ -100,8 +96,12 @@ def draw_volume(volume: KneeVolume) -> bytes:
     figure.subplots_adjust(left=0.02, right=0.98, top=0.92, bottom=base + 0.03, wspace=0.06)
     if handles:
         figure.legend(handles=handles, loc="lower left", ncols=_LEGEND_COLUMNS, fontsize=8, frameon=False)
+    return _written(figure, "png", 80)
+
+
+def _written(figure: Any, kind: str, dpi: int) -> bytes:
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=80, facecolor="white")
+    figure.savefig(buffer, format=kind, dpi=dpi, facecolor="white")
     return buffer.getvalue()
 
 

@@ -131,7 +131,7 @@ def parse_header(start: bytes) -> NiftiHeader:
         affine=affine,
         codes=None if affine is None else axis_codes(affine),
         placed=affine is not None and not np.array_equal(np.abs(affine), np.eye(4)),
-        unit=_MILLIMETRES.get(raw.units & 7, 1.0),
+        unit=raw.unit,
         affine_source=source,
         notes=tuple(notes),
     )
@@ -156,7 +156,8 @@ class _Fields:
         self.qform_code, self.sform_code = get("2i", 344) if second else get("2h", 252)
         self.quaternion = get("6d", 352) if second else get("6f", 256)
         self.srow = get("12d", 400) if second else get("12f", 280)
-        (self.units,) = get("i", 500) if second else get("B", 123)
+        (units,) = get("i", 500) if second else get("B", 123)
+        self.unit = _MILLIMETRES.get(units & 7, 1.0)
 
 
 def _version_and_order(start: bytes) -> tuple[int, str]:
@@ -224,8 +225,9 @@ def _offset(raw: _Fields, single: bool) -> int:
 
 
 def _zooms(raw: _Fields) -> tuple[float, float, float]:
-    factor = _MILLIMETRES.get(raw.units & 7, 1.0)
-    x, y, z = (abs(float(zoom)) * factor or 1.0 for zoom in raw.pixdim[1:4])  # an edge of 0 means: not stated
+    x, y, z = (
+        abs(float(zoom)) * raw.unit or 1.0 for zoom in raw.pixdim[1:4]
+    )  # an edge of 0 means: not stated
     return x, y, z
 
 
@@ -262,9 +264,7 @@ def _affine(raw: _Fields, shape: tuple[int, int, int], notes: list[str]) -> tupl
         notes.append(
             f"pixdim says voxels of {_edges(stated)} and the {source} {_edges(used)}; the {source} is used"
         )
-    factor = _MILLIMETRES.get(raw.units & 7)
-    if factor is not None:
-        affine[:3] *= factor
+    affine[:3] *= raw.unit
     return affine, source
 
 
