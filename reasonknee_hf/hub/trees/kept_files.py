@@ -104,7 +104,7 @@ class KeptFiles:
         """
         name, pointer = _blob_name(entry), self._pointer(sha, entry.path)
         places = [self._root / "blobs" / name if name else None, pointer]
-        place = next((one for one in places if one and one.is_file()), None)
+        place = next((one for one in places if one and os.path.isfile(one)), None)
         return place if place and self._fits(place, entry, checked_later) else None
 
     def _fits(self, place: Path, entry: FileEntry, checked_later: bool) -> bool:
