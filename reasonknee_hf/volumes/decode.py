@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
@@ -19,7 +18,7 @@ from reasonknee_hf.errors import (
     is_outage,
 )
 from reasonknee_hf.volumes import volume_bytes as source
-from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
+from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header, stored_fields
 from reasonknee_hf.volumes.orientation import Affine
 from reasonknee_hf.volumes.volume_bytes import plain
 from reasonknee_hf.volumes.volume_cache import Decoded
@@ -148,13 +147,7 @@ def nibabel_image(path: str | None, data: bytes | None, header: NiftiHeader) -> 
 
     import nibabel
 
-    kinds = {
-        (1, True): nibabel.Nifti1Image,
-        (1, False): nibabel.Nifti1Pair,
-        (2, True): nibabel.Nifti2Image,
-        (2, False): nibabel.Nifti2Pair,
-    }
-    kind = kinds[header.version, header.single_file]
+    kind = getattr(nibabel, f"Nifti{header.version}{'Image' if header.single_file else 'Pair'}")
     files = kind.make_file_map()
     if header.single_file or path is None:
         files["image"].fileobj = BytesIO(_plain_file(path, data))
@@ -174,11 +167,9 @@ def stating(path: str | None, data: bytes | None, affine: Affine) -> bytes:
     header = parse_header(bytes(plain_file[:HEADER_BYTES]))
     if not header.single_file:
         raise OptionError("half of an .hdr/.img pair cannot be stored in a row: convert it to .nii first")
-    at, form = ((348, 400), "id") if header.version == 2 else ((254, 280), "hf")
-    struct.pack_into(header.byte_order + form[0], plain_file, at[0], 1)
-    struct.pack_into(
-        f"{header.byte_order}12{form[1]}", plain_file, at[1], *(affine[:3] / header.unit).ravel()
-    )
+    fields = stored_fields(plain_file, header.version, header.byte_order)
+    fields["sform_code"] = 1
+    fields["srow_x"], fields["srow_y"], fields["srow_z"] = affine[:3] / header.unit
     return bytes(plain_file)
 
 

@@ -138,13 +138,18 @@ def parse_header(start: bytes) -> NiftiHeader:
     )
 
 
-def _fields(start: bytes, version: int, order: str) -> SimpleNamespace:
-    """The stored fields by their names in the standard, as numbers, bytes and arrays of Python's precision."""
+def stored_fields(start: bytes | bytearray, version: int, order: str) -> Any:
+    """The fields at the start of a file by their names in the standard: a view, through which they can be set."""
     from nibabel import nifti1, nifti2
 
     form = (nifti2 if version == 2 else nifti1).header_dtype.newbyteorder(order)
-    stored = np.frombuffer(start, form, count=1)[0]
-    fields = SimpleNamespace(**{name: stored[name].tolist() for name in form.names or ()})
+    return np.frombuffer(start, form, count=1)[0]
+
+
+def _fields(start: bytes, version: int, order: str) -> SimpleNamespace:
+    """The same as numbers, bytes and lists of Python, whose precision is that of calculations."""
+    stored = stored_fields(start, version, order)
+    fields = SimpleNamespace(**{name: stored[name].tolist() for name in stored.dtype.names})
     fields.unit = _MILLIMETRES.get(fields.xyzt_units & 7, 1.0)
     return fields
 
