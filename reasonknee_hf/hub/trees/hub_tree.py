@@ -192,8 +192,7 @@ class HubTree:
             return identity.size
 
         size = self.mirrors.ask(attempt, f"the size of {self._repository.what(self.sha, path)}", ranged=True)
-        filled = FileEntry(path, size, entry.blob_id, entry.sha256)
-        self._entries = {**self.entries(), path: filled}
+        self._entries = {**self.entries(), path: replace(entry, size=size)}
         return size
 
     def read(self, path: str) -> bytes:
