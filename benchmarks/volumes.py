@@ -32,7 +32,8 @@ import numpy as np
 
 from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.knee.sample.prompts import prompt
-from reasonknee_hf.volumes import decode, inflate, views
+from reasonknee_hf.volumes import decode, views
+from reasonknee_hf.volumes import volume_bytes as inflate
 from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.volume_cache import volume_cache
 

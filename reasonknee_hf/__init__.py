@@ -69,7 +69,7 @@ def __dir__() -> list[str]:
 
 
 def _notebook_html(volume: Any) -> str:
-    from reasonknee_hf.look.notebook import volume_html
+    from reasonknee_hf.look.figures import volume_html
 
     return volume_html(volume)
 

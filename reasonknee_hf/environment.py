@@ -108,8 +108,12 @@ def choose_cache(cache: str | None, size: str | None) -> None:
 
 def cache_bytes() -> int | None:
     """`REASONKNEE_CACHE_SIZE`: bytes that whole files of a repository may take on disk."""
-    value = _text("REASONKNEE_CACHE_SIZE")
-    return None if value is None else as_bytes("REASONKNEE_CACHE_SIZE", value)
+    return _bytes("REASONKNEE_CACHE_SIZE")
+
+
+def _bytes(name: str) -> int | None:
+    value = _text(name)
+    return None if value is None else as_bytes(name, value)
 
 
 def as_bytes(name: str, value: int | str) -> int:
@@ -134,8 +138,7 @@ def as_bytes(name: str, value: int | str) -> int:
 
 def volume_cache_bytes() -> int | None:
     """`REASONKNEE_VOLUME_CACHE`: size of the per-process cache of decoded volumes, in bytes or as `384MB`, `1GiB`."""
-    value = _text("REASONKNEE_VOLUME_CACHE")
-    return None if value is None else as_bytes("REASONKNEE_VOLUME_CACHE", value)
+    return _bytes("REASONKNEE_VOLUME_CACHE")
 
 
 def settings() -> dict[str, str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from reasonknee_hf.errors import FileMissingError
 from reasonknee_hf.hub.tree import FileEntry
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.archive_names import PartSet
 
 
 class CountingTree:

@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     ("errors", "version"),
     ("environment",),
-    ("hub/disk", "hub/tree", "hub/locks", "hub/urls"),
+    ("hub/disk", "hub/tree"),
     ("hub/wire",),
     ("hub/zips", "hub/trees"),
     ("hub/fs",),

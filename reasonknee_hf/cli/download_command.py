@@ -16,8 +16,8 @@ from reasonknee_hf import environment
 from reasonknee_hf.cli.source_options import add_source_options, source_options
 from reasonknee_hf.dataset.split_rows import SplitRows
 from reasonknee_hf.errors import FileMissingError, OptionError
+from reasonknee_hf.hub.tree import parse_url
 from reasonknee_hf.hub.trees.cached_tree import CachedTree
-from reasonknee_hf.hub.urls import parse_url
 
 _TEXTS = (".csv", ".json", ".md", ".txt")
 _SMALL = 4 * 1024 * 1024

@@ -49,12 +49,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         outcomes, fetch = list_images(release, args.oai, args.index or ())
     if args.json:
-        counts = Counter(one.state for one in outcomes)
-        print(
-            json.dumps(
-                {"counts": counts, "scans": [asdict(one) for one in outcomes], "fetch": fetch}, indent=2
-            )
-        )
+        counts, scans = Counter(one.state for one in outcomes), [asdict(one) for one in outcomes]
+        print(json.dumps({"counts": counts, "scans": scans, "fetch": fetch}, indent=2))
     elif args.action == "list" and args.fetch:
         print("\n".join(fetch or ()))
     else:
@@ -65,9 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def _table(outcomes: Sequence[Outcome]) -> str:
     """Counts by split and state, then every scan that was refused and why, and how many grids were not verified."""
     counts = Counter((one.split, one.state) for one in outcomes)
-    states = list(
-        dict.fromkeys(one.state for one in sorted(outcomes, key=lambda one: _ORDER.index(one.state)))
-    )
+    states = [state for state in _ORDER if any(one.state == state for one in outcomes)]
     lines = [f"{'split':<12}" + "".join(f"{state:>10}" for state in states)]
     lines += [
         f"{split:<12}" + "".join(f"{counts[split, state]:>10,}" for state in states)

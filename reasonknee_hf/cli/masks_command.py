@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "get":
         _get(archive, args.name, args.output)
     else:
-        from reasonknee_hf.hub.fs.join import join
+        from reasonknee_hf.hub.fs.cutzip import join
 
         path = join(
             fs.tree, archive.parts, args.out, overwrite=args.force, check_members=args.check_members or None

@@ -1,4 +1,4 @@
-"""What the rest of the package knows about a source of files: one immutable tree, read-only."""
+"""What the rest of the package knows about a source of files: one immutable tree, read-only, and how URLs name it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
+from urllib.parse import quote, unquote
 
-from reasonknee_hf.errors import FileMissingError, PointerError
+from reasonknee_hf.errors import FileMissingError, OptionError, PointerError
 
 T = TypeVar("T")
 
@@ -42,6 +43,30 @@ class FileEntry:
     blob_id: str | None = None
     sha256: str | None = None
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether the listing leaves out the size or every hash."""
+        return self.size is None or (self.blob_id is None and self.sha256 is None)
+
+
+@dataclass(frozen=True)
+class Address:
+    """One file of one source.
+
+    Args:
+        source: Hub dataset id `OWNER/NAME`, or the root URL of a folder.
+        path: Of the file, below the root.
+        revision: Of a Hub source.
+        endpoints: Base URLs of a Hub and its mirrors; empty for those of the environment, and for folders.
+        opened: Name of the token options that the source was opened with; see `hub.wire.tokens.TokenOptions`.
+    """
+
+    source: str
+    path: str = ""
+    revision: str | None = None
+    endpoints: tuple[str, ...] = ()
+    opened: str = ""
+
 
 @runtime_checkable
 class Tree(Protocol):
@@ -58,6 +83,10 @@ class Tree(Protocol):
     @property
     def sha(self) -> str | None:
         """The commit for trees of a Hub, `None` for folders."""
+
+    @property
+    def address(self) -> Address:
+        """Of its root, for other processes."""
 
     def entries(self) -> Mapping[str, FileEntry]:
         """The whole listing by posix path, in sorted order, fetched once."""
@@ -135,10 +164,11 @@ def could_not_connect(error: BaseException) -> bool:
     return isinstance(cause, OSError) or getattr(cause, "status", 404) not in (404, 410)
 
 
-def check_span(path: str, start: int, stop: int, size: int | None) -> None:
+def check_spans(path: str, size: int | None, *spans: tuple[int, int]) -> None:
     """Raises `ValueError` for a span that does not lie inside the file."""
-    if start < 0 or stop < start or (size is not None and stop > size):
-        raise ValueError(f"span {start}-{stop} does not lie inside {path!r} of {size} bytes")
+    for start, stop in spans:
+        if start < 0 or stop < start or (size is not None and stop > size):
+            raise ValueError(f"span {start}-{stop} does not lie inside {path!r} of {size} bytes")
 
 
 def refuse_pointer(path: str, content: bytes, where: str) -> None:
@@ -150,3 +180,60 @@ def refuse_pointer(path: str, content: bytes, where: str) -> None:
             f"{int(pointer[1])} bytes of data. Fetch the real content, for example with `git lfs pull` in a "
             f"clone or `hf download` instead of git"
         )
+
+
+SCHEME = "reasonknee://"
+# Marks a folder behind http(s), which would otherwise look like a Hub.
+_FOLDER = "folder:"
+# Stands in the place of the last endpoint.
+_OPENED = "options://"
+_ENCODED = re.compile(r"(folder%3A)?[A-Za-z][A-Za-z0-9+.-]*%3A%2F%2F.*", re.IGNORECASE)
+_GRAMMAR = (
+    "Known forms: reasonknee://OWNER/NAME@REVISION/path, "
+    "reasonknee://https%3A%2F%2Fhub.example/OWNER/NAME@REVISION/path, "
+    "reasonknee://file%3A%2F%2F%2Ffolder/path"
+)
+
+
+def build_url(address: Address) -> str:
+    """The URL of an address. Its ending is the ending of the path; it never holds a token."""
+    if "://" in address.source:
+        marked = _FOLDER * address.source.startswith(("http://", "https://")) + address.source
+        root = quote(marked, safe="")
+    else:
+        root = address.source
+        if address.revision is not None:
+            root += "@" + quote(address.revision, safe="")
+        places = [*address.endpoints, *([_OPENED + address.opened] if address.opened else [])]
+        if places:
+            root = quote(",".join(places), safe="") + "/" + root
+    return f"{SCHEME}{root}/{address.path}" if address.path else SCHEME + root
+
+
+def parse_url(url: str) -> Address:
+    """The address that a URL stands for.
+
+    Raises:
+        OptionError: It has none of the known forms.
+    """
+    rest = url[len(SCHEME) :].lstrip("/") if url.startswith(SCHEME) else url
+    first, _, below = rest.partition("/")
+    endpoints, opened = [], ""
+    if _ENCODED.fullmatch(first):
+        origin = unquote(first)
+        if not origin.startswith(("http://", "https://", _OPENED)):
+            return Address(origin.removeprefix(_FOLDER), below.strip("/"))
+        endpoints, rest = origin.split(","), below
+        if endpoints[-1].startswith(_OPENED):
+            opened = endpoints.pop().removeprefix(_OPENED)
+    steps = rest.split("/", 2)
+    if len(steps) < 2 or not steps[0] or not steps[1]:
+        raise OptionError(f"{url!r} does not say which repository it means. {_GRAMMAR}")
+    name, marked, revision = steps[1].partition("@")
+    return Address(
+        source=f"{steps[0]}/{name}",
+        path=steps[2].strip("/") if len(steps) > 2 else "",
+        revision=unquote(revision) if marked else None,
+        endpoints=tuple(endpoints),
+        opened=opened,
+    )

@@ -14,12 +14,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
 from reasonknee_hf.errors import (
     EndpointError,
     ExtraMissingError,
-    GridMismatchError,
     OptionError,
     ReasonKneeError,
     ReleaseError,
@@ -29,11 +26,9 @@ from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.images import ImageFolder, series_key, series_of
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import Scan
-from reasonknee_hf.volumes.grid import relation
-from reasonknee_hf.volumes.inflate import inflater, plain
-from reasonknee_hf.volumes.naming import NamedErrors
+from reasonknee_hf.volumes.grid import check_equal
 from reasonknee_hf.volumes.volume import KneeVolume
-from reasonknee_hf.volumes.volume_bytes import chunks
+from reasonknee_hf.volumes.volume_bytes import chunks, inflater, named_errors, plain
 from reasonknee_hf.volumes.voxels import read_header
 
 _Job: TypeAlias = tuple[Scan, str, "str | None", Path]  # the scan, its volume, its mask, the file to write
@@ -127,15 +122,13 @@ def _end_with_parent() -> None:
 def _build(job: _Job) -> Outcome:
     scan, url, mask, target = job
     kept = target.exists()
+    url = str(target) if kept else url
     try:
-        if kept:
-            note = _check_grid(KneeVolume(target, label=scan.scan_id), mask)
-        else:
-            with NamedErrors(lambda: f"{scan.scan_id}, {url}", False, url):
-                pieces = plain(chunks(url))
-                _, start = read_header(pieces)
-                note = _check_grid(KneeVolume(url, start, label=scan.scan_id), mask)
-                packed = list(_packed(start, pieces))
+        with named_errors(lambda: f"{scan.scan_id}, {url}", False, url):
+            pieces = plain(chunks(url))
+            _, start = read_header(pieces)
+            note = _check_grid(KneeVolume(url, start, label=scan.scan_id), mask)
+            packed = [] if kept else list(_packed(start, pieces))
     except (EndpointError, ExtraMissingError):
         raise
     except ReasonKneeError as error:
@@ -151,15 +144,8 @@ def _check_grid(volume: KneeVolume, url: str | None) -> str:
         _ = volume.affine  # readable, and with a place
         return "its grid is not verified: the release has no mask of it"
     mask = KneeVolume(url, mask=True, label=volume.label)
-    if relation(volume.grid, mask.grid) == "equal":
-        return ""
-    (one, other) = (
-        f"shape {v.shape}, spacing {np.round(v.spacing, 3)}, axes {v.axcodes}" for v in (volume, mask)
-    )
-    raise GridMismatchError(
-        f"{volume.label}, {volume.path}: it lies on another grid ({one}) than the mask ({other}): slices are missing "
-        "at an end, or it is another series"
-    )
+    check_equal(volume.grid, mask.grid, f"the mask {url}")
+    return ""
 
 
 def _packed(start: bytes, rest: Iterator[bytes | memoryview]) -> Iterator[bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import textwrap
 from dataclasses import replace
 from io import BytesIO
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reasonknee_hf.errors import ExtraMissingError, OptionError
+from reasonknee_hf.errors import ExtraMissingError, OptionError, ReasonKneeError
 from reasonknee_hf.look.planes import PLANES, Scene, scene
 from reasonknee_hf.volumes import boxes
 from reasonknee_hf.volumes.volume import KneeVolume
@@ -59,14 +61,10 @@ def draw_case(
     kind = None if out is None else picture_format(out)
     shown = scene(volume, mask, box)
     figure = _figure(shown, title, [("Question", question), ("Grades", grades), ("Reasoning", text)])
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, facecolor="white")
-    if out is not None:
-        if kind == "png":
-            Path(out).write_bytes(buffer.getvalue())
-        else:
-            figure.savefig(out, format=kind, dpi=110, facecolor="white")
-    return buffer.getvalue()
+    picture = _written(figure, "png", 110)
+    if kind is not None:
+        Path(out or "").write_bytes(picture if kind == "png" else _written(figure, kind, 110))
+    return picture
 
 
 def picture_format(out: str | Path) -> str:
@@ -98,8 +96,12 @@ def draw_volume(volume: KneeVolume) -> bytes:
     figure.subplots_adjust(left=0.02, right=0.98, top=0.92, bottom=base + 0.03, wspace=0.06)
     if handles:
         figure.legend(handles=handles, loc="lower left", ncols=_LEGEND_COLUMNS, fontsize=8, frameon=False)
+    return _written(figure, "png", 80)
+
+
+def _written(figure: Any, kind: str, dpi: int) -> bytes:
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=80, facecolor="white")
+    figure.savefig(buffer, format=kind, dpi=dpi, facecolor="white")
     return buffer.getvalue()
 
 
@@ -269,3 +271,26 @@ def _legend(shown: Scene, colours: dict[int, str]) -> list[Any]:
     if len(shown.names) > len(colours):
         entries.append((OTHERS_COLOUR, f"{len(shown.names) - len(colours)} other structures"))
     return [Line2D([], [], color=colour, linewidth=2, label=name) for colour, name in entries]
+
+
+def volume_html(volume: KneeVolume) -> str:
+    """Facts of the header and a picture of three planes, as HTML without outside references.
+
+    A notebook must show something also for a volume that cannot be read: the message of the error then.
+    """
+    from reasonknee_hf.look.figures import draw_volume
+
+    lines = [repr(volume)]
+    picture = ""
+    try:
+        spacing = " x ".join(f"{edge:.3g}" for edge in volume.spacing)
+        shape = " x ".join(str(length) for length in volume.shape)
+        lines.append(f"{shape} voxels of {spacing} mm, axes {volume.axcodes}, {volume.header.dtype}")
+        lines += volume.header.notes
+        encoded = base64.b64encode(draw_volume(volume)).decode()
+        picture = f'<img alt="three planes" src="data:image/png;base64,{encoded}">'
+    except ExtraMissingError as error:
+        lines.append(str(error))
+    except (ReasonKneeError, OSError) as error:
+        lines.append(f"{type(error).__name__}: {error}")
+    return "<div>" + "".join(f"<div>{html.escape(line)}</div>" for line in lines) + picture + "</div>"

@@ -16,8 +16,8 @@ import numpy as np
 from reasonknee_hf.volumes import boxes, views
 from reasonknee_hf.volumes import grid as grids
 from reasonknee_hf.volumes.orientation import Array, Reorder, reorder
-from reasonknee_hf.volumes.structures import label_counts
 from reasonknee_hf.volumes.volume import KneeVolume
+from reasonknee_hf.volumes.voxels import label_counts
 
 ORDER = "LPI"
 ROW_AXES = ("slice", "x", "y")  # what the axes of a row's box are called

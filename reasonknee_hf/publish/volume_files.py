@@ -183,7 +183,7 @@ def copied(url: str, job: Job, column: str, scan: Any) -> str:
 
 def reference(url: str, release: Release) -> str:
     """The URL in the words of the stock clients where they can open it: files of a Hub, but not archive members."""
-    from reasonknee_hf.hub.urls import SCHEME, parse_url
+    from reasonknee_hf.hub.tree import SCHEME, parse_url
 
     if not url.startswith(SCHEME):
         return url

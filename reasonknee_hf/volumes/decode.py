@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
@@ -19,9 +18,9 @@ from reasonknee_hf.errors import (
     is_outage,
 )
 from reasonknee_hf.volumes import volume_bytes as source
-from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
-from reasonknee_hf.volumes.inflate import plain
+from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header, stored_fields
 from reasonknee_hf.volumes.orientation import Affine
+from reasonknee_hf.volumes.volume_bytes import plain
 from reasonknee_hf.volumes.volume_cache import Decoded
 from reasonknee_hf.volumes.voxels import Array, as_labels, read_header, read_stored, scaled
 
@@ -37,8 +36,7 @@ def load_header(path: str | None, data: bytes | None = None) -> NiftiHeader:
         VolumeFormatError: the file is not NIfTI, or of a kind that is refused by name.
         FileNotFoundError: there is no such file.
     """
-    if data is None and path is not None and source.looks_like_image_half(path):
-        path = _other_half(path, "hdr")
+    path = _header_half(path, data)
     return _surely(path, data, lambda content: parse_header(source.plain_start(path, content, HEADER_BYTES)))
 
 
@@ -81,8 +79,7 @@ def load_voxels(
         VolumeDataError: the file is cut or fails its checksum.
         FileNotFoundError: there is no such file.
     """
-    if data is None and path is not None and source.looks_like_image_half(path):
-        path = _other_half(path, "hdr")
+    path = _header_half(path, data)
 
     def load(content: bytes | None) -> tuple[NiftiHeader, Array | None]:
         with _plain_pieces(path, content) as pieces:
@@ -96,7 +93,7 @@ def load_voxels(
         raise VolumeFormatError(
             "this is the header of an .hdr/.img pair and the voxels are in a file that was not given"
         )
-    with _plain_pieces(_other_half(path, "img"), None) as pieces:
+    with _plain_pieces(_half(path, "img"), None) as pieces:
         return _decoded(header, read_stored(pieces, header, stop=stop), mask)
 
 
@@ -135,15 +132,13 @@ def check_file(data: bytes) -> None:
 
 def identity(path: str) -> tuple[int | str, ...]:
     """What tells apart two states of a file, or of both files of a pair; see `source.identity`."""
-    if source.looks_like_image_half(path):
-        halves = [path, *source.pair_names(path, "hdr")]
-    elif source.looks_like_header_half(path):
-        halves = [path, *source.pair_names(path, "img")]
-    else:
-        return source.identity(path)
-    return tuple(
-        part for half in halves if half == path or source.exists(half) for part in source.identity(half)
+    other = next(
+        (other for own, other in (("img", "hdr"), ("hdr", "img")) if source.is_half(path, own)), None
     )
+    if other is None:
+        return source.identity(path)
+    halves = [path, *filter(source.exists, source.pair_names(path, other))]
+    return tuple(part for half in halves for part in source.identity(half))
 
 
 def nibabel_image(path: str | None, data: bytes | None, header: NiftiHeader) -> Any:
@@ -152,19 +147,13 @@ def nibabel_image(path: str | None, data: bytes | None, header: NiftiHeader) -> 
 
     import nibabel
 
-    kinds = {
-        (1, True): nibabel.Nifti1Image,
-        (1, False): nibabel.Nifti1Pair,
-        (2, True): nibabel.Nifti2Image,
-        (2, False): nibabel.Nifti2Pair,
-    }
-    kind = kinds[header.version, header.single_file]
+    kind = getattr(nibabel, f"Nifti{header.version}{'Image' if header.single_file else 'Pair'}")
     files = kind.make_file_map()
     if header.single_file or path is None:
         files["image"].fileobj = BytesIO(_plain_file(path, data))
     else:
-        files["header"].fileobj = BytesIO(_plain_file(_header_half(path)))
-        files["image"].fileobj = BytesIO(_plain_file(_image_half(path)))
+        files["header"].fileobj = BytesIO(_plain_file(_header_half(path, None)))
+        files["image"].fileobj = BytesIO(_plain_file(_half(path, "img")))
     return kind.from_file_map(files)
 
 
@@ -178,11 +167,9 @@ def stating(path: str | None, data: bytes | None, affine: Affine) -> bytes:
     header = parse_header(bytes(plain_file[:HEADER_BYTES]))
     if not header.single_file:
         raise OptionError("half of an .hdr/.img pair cannot be stored in a row: convert it to .nii first")
-    at, form = ((348, 400), "id") if header.version == 2 else ((254, 280), "hf")
-    struct.pack_into(header.byte_order + form[0], plain_file, at[0], 1)
-    struct.pack_into(
-        f"{header.byte_order}12{form[1]}", plain_file, at[1], *(affine[:3] / header.unit).ravel()
-    )
+    fields = stored_fields(plain_file, header.version, header.byte_order)
+    fields["sform_code"] = 1
+    fields["srow_x"], fields["srow_y"], fields["srow_z"] = affine[:3] / header.unit
     return bytes(plain_file)
 
 
@@ -192,14 +179,9 @@ def _plain_file(path: str | None, data: bytes | None = None) -> bytes:
         return b"".join(bytes(piece) for piece in pieces)
 
 
-def _image_half(path: str) -> str:
-    """The name of the voxel half of a pair, given the name of either half."""
-    return path if source.looks_like_image_half(path) else _other_half(path, "img")
-
-
-def _header_half(path: str) -> str:
-    """The name of the header half of a pair, given the name of either half."""
-    return _other_half(path, "hdr") if source.looks_like_image_half(path) else path
+def _header_half(path: str | None, data: bytes | None) -> str | None:
+    """Where the header of a file lies, given the name of either half where it is a pair."""
+    return path if data is not None or path is None or not source.is_half(path, "img") else _half(path, "hdr")
 
 
 @contextmanager
@@ -214,8 +196,9 @@ def _decoded(header: NiftiHeader, stored: Array, mask: bool) -> Decoded:
     return Decoded(header, array)
 
 
-def _other_half(path: str, want: str) -> str:
-    names = source.pair_names(path, want)
+def _half(path: str, want: str) -> str:
+    """The name of one half of a pair, given the name of either."""
+    names = [path] if source.is_half(path, want) else source.pair_names(path, want)
     for name in names:
         if source.exists(name):
             return name

@@ -214,16 +214,16 @@ class VolumeFeature(_Base):
         for row in storage.to_pylist():
             path, data = (row["path"], row["bytes"]) if row is not None else (None, None)
             wanted = path is None or (local_files if source.is_local(path) else remote_files)
-            if row is None or (data is None and not wanted):
-                contents.append(None)
-                paths.append(path)
-                continue
-            if data is None and path is None:
-                raise PublishError("a volume has neither path nor bytes, so nothing could be embedded")
-            if data is None and path is not None:
-                data = read[path] = read.get(path) or _file_bytes(path)
+            if row is not None and (data is not None or wanted):
+                if data is None:
+                    if path is None:
+                        raise PublishError(
+                            "a volume has neither path nor bytes, so nothing could be embedded"
+                        )
+                    data = read[path] = read.get(path) or _file_bytes(path)
+                path = _base_name(path)
             contents.append(data)
-            paths.append(_base_name(path))
+            paths.append(path)
         if sum(len(data) for data in contents if data is not None) > _ARROW_LIMIT:
             raise PublishError(
                 f"{len(storage)} volumes are more than the 2 GiB that one Arrow array can hold: embed fewer"

@@ -48,8 +48,8 @@ def check_relation(image: Grid, other: Grid, name: str = "the mask") -> Relation
     found = relation(image, other)
     if found == "different":
         raise GridMismatchError(
-            f"{name} (shape {other.shape}) lies elsewhere than its image (shape {image.shape}): in voxels"
-            f" of the image it spans {_span(other, image)}; check that it belongs to this image and that its"
+            f"{name} (shape {other.shape}) lies elsewhere than its image (shape {image.shape}), on another grid:"
+            f" in voxels of the image it spans {_span(other, image)}; check that it belongs to this image and that its"
             " affine is intact"
         )
     return found

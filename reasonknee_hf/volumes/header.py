@@ -1,13 +1,14 @@
 """NIfTI-1 and NIfTI-2 headers: what a file says about its voxels and where they lie in the world.
 
-Own code instead of `nibabel`, because a header must cost microseconds and no import, and because what
-`nibabel` chooses silently (which transform, what a NaN slope means) has to be recorded here.
+Where fields lie stands in the tables of `nibabel`. What they mean is own code, because what `nibabel` chooses silently
+(which transform, what a NaN slope means) has to be recorded here.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,13 +108,13 @@ def parse_header(start: bytes) -> NiftiHeader:
         VolumeFormatError: not NIfTI, or a kind that is refused by name (RGB, complex, a fourth axis)
     """
     version, order = _version_and_order(start)
-    raw = _Fields(start, version, order)
+    raw = _fields(start, version, order)
     notes: list[str] = []
     slope, intercept = _scaling(raw, notes)
     dtype = _dtype(raw)
     shape = _shape(raw)
     affine, source = _affine(raw, shape, notes)
-    single = raw.magic in (b"n+1", b"n+2")
+    single = raw.magic[:3] in (b"n+1", b"n+2")
     return NiftiHeader(
         version=version,
         byte_order=order,
@@ -123,40 +124,34 @@ def parse_header(start: bytes) -> NiftiHeader:
         offset=_offset(raw, single),
         slope=slope,
         intercept=intercept,
-        cal_min=raw.cal[1],
-        cal_max=raw.cal[0],
+        cal_min=raw.cal_min,
+        cal_max=raw.cal_max,
         zooms=_zooms(raw),
         qform_code=raw.qform_code,
         sform_code=raw.sform_code,
         affine=affine,
         codes=None if affine is None else axis_codes(affine),
         placed=affine is not None and not np.array_equal(np.abs(affine), np.eye(4)),
-        unit=_MILLIMETRES.get(raw.units & 7, 1.0),
+        unit=raw.unit,
         affine_source=source,
         notes=tuple(notes),
     )
 
 
-class _Fields:
-    """The stored fields that matter, the same names for both versions."""
+def stored_fields(start: bytes | bytearray, version: int, order: str) -> Any:
+    """The fields at the start of a file by their names in the standard: a view, through which they can be set."""
+    from nibabel import nifti1, nifti2
 
-    def __init__(self, start: bytes, version: int, order: str) -> None:
-        def get(form: str, at: int) -> tuple[Any, ...]:
-            return struct.unpack_from(order + form, start, at)
+    form = (nifti2 if version == 2 else nifti1).header_dtype.newbyteorder(order)
+    return np.frombuffer(start, form, count=1)[0]
 
-        second = version == 2
-        self.size = 540 if second else 348
-        self.magic = start[4:7] if second else start[344:347]
-        (self.datatype,) = get("h", 12 if second else 70)
-        self.dim = get("8q", 16) if second else get("8h", 40)
-        self.pixdim = get("8d", 104) if second else get("8f", 76)
-        (self.vox_offset,) = get("q", 168) if second else get("f", 108)
-        self.scl = get("2d", 176) if second else get("2f", 112)
-        self.cal = get("2d", 192) if second else get("2f", 124)
-        self.qform_code, self.sform_code = get("2i", 344) if second else get("2h", 252)
-        self.quaternion = get("6d", 352) if second else get("6f", 256)
-        self.srow = get("12d", 400) if second else get("12f", 280)
-        (self.units,) = get("i", 500) if second else get("B", 123)
+
+def _fields(start: bytes, version: int, order: str) -> SimpleNamespace:
+    """The same as numbers, bytes and lists of Python, whose precision is that of calculations."""
+    stored = stored_fields(start, version, order)
+    fields = SimpleNamespace(**{name: stored[name].tolist() for name in stored.dtype.names})
+    fields.unit = _MILLIMETRES.get(fields.xyzt_units & 7, 1.0)
+    return fields
 
 
 def _version_and_order(start: bytes) -> tuple[int, str]:
@@ -186,7 +181,7 @@ def _version_and_order(start: bytes) -> tuple[int, str]:
     raise VolumeFormatError(f"not a NIfTI file: it starts with {start[:8]!r}")
 
 
-def _dtype(raw: _Fields) -> np.dtype[Any]:
+def _dtype(raw: SimpleNamespace) -> np.dtype[Any]:
     if raw.datatype in _TYPES:
         return np.dtype("=" + _TYPES[raw.datatype])
     if raw.datatype in _REFUSED_TYPES:
@@ -196,7 +191,7 @@ def _dtype(raw: _Fields) -> np.dtype[Any]:
     raise VolumeFormatError(f"unknown NIfTI datatype {raw.datatype}; the header is damaged")
 
 
-def _shape(raw: _Fields) -> tuple[int, int, int]:
+def _shape(raw: SimpleNamespace) -> tuple[int, int, int]:
     count = raw.dim[0]
     if not 1 <= count <= 7:
         raise VolumeFormatError(f"the header says {count} axes, NIfTI has 1 to 7; the header is damaged")
@@ -215,22 +210,23 @@ def _shape(raw: _Fields) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _offset(raw: _Fields, single: bool) -> int:
+def _offset(raw: SimpleNamespace, single: bool) -> int:
     offset = raw.vox_offset
-    least = raw.size + 4 if single else 0
+    least = raw.sizeof_hdr + 4 if single else 0
     if not np.isfinite(offset) or offset < 0 or (0 < offset < least):
         raise VolumeFormatError(f"the header says that voxels start at byte {offset}; it is damaged")
     return max(int(offset), least)
 
 
-def _zooms(raw: _Fields) -> tuple[float, float, float]:
-    factor = _MILLIMETRES.get(raw.units & 7, 1.0)
-    x, y, z = (abs(float(zoom)) * factor or 1.0 for zoom in raw.pixdim[1:4])  # an edge of 0 means: not stated
+def _zooms(raw: SimpleNamespace) -> tuple[float, float, float]:
+    x, y, z = (
+        abs(float(zoom)) * raw.unit or 1.0 for zoom in raw.pixdim[1:4]
+    )  # an edge of 0 means: not stated
     return x, y, z
 
 
-def _scaling(raw: _Fields, notes: list[str]) -> tuple[float, float]:
-    slope, intercept = raw.scl
+def _scaling(raw: SimpleNamespace, notes: list[str]) -> tuple[float, float]:
+    slope, intercept = raw.scl_slope, raw.scl_inter
     if slope == 0 or not np.isfinite(slope):
         return 1.0, 0.0
     if not np.isfinite(intercept):
@@ -239,7 +235,7 @@ def _scaling(raw: _Fields, notes: list[str]) -> tuple[float, float]:
     return slope, intercept
 
 
-def _affine(raw: _Fields, shape: tuple[int, int, int], notes: list[str]) -> tuple[Affine | None, str]:
+def _affine(raw: SimpleNamespace, shape: tuple[int, int, int], notes: list[str]) -> tuple[Affine | None, str]:
     """The sform where it is set, else the qform, as the major readers do; the other is compared with it."""
     found: list[tuple[str, Affine]] = []
     for name, code, read in (("sform", raw.sform_code, _sform), ("qform", raw.qform_code, _qform)):
@@ -262,9 +258,7 @@ def _affine(raw: _Fields, shape: tuple[int, int, int], notes: list[str]) -> tupl
         notes.append(
             f"pixdim says voxels of {_edges(stated)} and the {source} {_edges(used)}; the {source} is used"
         )
-    factor = _MILLIMETRES.get(raw.units & 7)
-    if factor is not None:
-        affine[:3] *= factor
+    affine[:3] *= raw.unit
     return affine, source
 
 
@@ -280,14 +274,14 @@ def corner_distance(a: Affine, b: Affine, shape: tuple[int, int, int]) -> float:
     return float(np.linalg.norm((a @ corners - b @ corners)[:3], axis=0).max()) / edge
 
 
-def _sform(raw: _Fields) -> Affine:
+def _sform(raw: SimpleNamespace) -> Affine:
     affine = np.eye(4)
-    affine[:3] = np.asarray(raw.srow, dtype=np.float64).reshape(3, 4)
+    affine[:3] = raw.srow_x, raw.srow_y, raw.srow_z
     return affine
 
 
-def _qform(raw: _Fields) -> Affine:
-    b, c, d = (float(value) for value in raw.quaternion[:3])
+def _qform(raw: SimpleNamespace) -> Affine:
+    b, c, d = raw.quatern_b, raw.quatern_c, raw.quatern_d
     rest = 1.0 - (b * b + c * c + d * d)
     if rest < -1e-6:  # a unit quaternion within float32 noise, else the header is damaged
         return np.full((4, 4), np.nan)
@@ -304,5 +298,5 @@ def _qform(raw: _Fields) -> Affine:
         zooms[2] = -zooms[2]
     affine = np.eye(4)
     affine[:3, :3] = rotation * zooms
-    affine[:3, 3] = raw.quaternion[3:]
+    affine[:3, 3] = raw.qoffset_x, raw.qoffset_y, raw.qoffset_z
     return affine

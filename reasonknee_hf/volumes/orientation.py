@@ -61,6 +61,7 @@ def axis_codes(affine: Affine) -> str:
     return "".join(_LETTERS[world][int(cosines[world, axis] > 0)] for axis, world in enumerate(best))
 
 
+@cache
 def check_codes(codes: str) -> str:
     """Returns valid axis codes in capitals.
 

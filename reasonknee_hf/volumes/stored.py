@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -14,9 +15,8 @@ import numpy.typing as npt
 from reasonknee_hf.errors import GridMismatchError, OptionError, VolumeFormatError
 from reasonknee_hf.volumes import decode, orientation
 from reasonknee_hf.volumes.header import NiftiHeader
-from reasonknee_hf.volumes.naming import NamedErrors
 from reasonknee_hf.volumes.orientation import Affine, Array
-from reasonknee_hf.volumes.volume_bytes import is_local
+from reasonknee_hf.volumes.volume_bytes import is_local, named_errors
 from reasonknee_hf.volumes.volume_cache import Decoded, volume_cache
 
 logger = logging.getLogger(__name__)
@@ -241,8 +241,8 @@ class StoredVolume(ReadsAsStored):
         path = self.path if self.path is None or is_local(self.path) else unquote(self.path)
         return ", ".join(word for word in (self.label, path) if word) or "volume from bytes"
 
-    def _named_errors(self) -> NamedErrors:
-        return NamedErrors(self._name, self.mask, self.path)
+    def _named_errors(self) -> AbstractContextManager[None]:
+        return named_errors(self._name, self.mask, self.path)
 
     @property
     def _stored_codes(self) -> str:

@@ -181,18 +181,13 @@ def _levels(low: float, high: float, base: Array, top: Array, inside: bool = Tru
 def _slice_edges(array: Array) -> tuple[Array, Array]:
     """Lowest and highest voxel of every slice; NaN counts as 0."""
     source, _ = _fast_axis_last(array)
-    lows, highs = [], []
+    low, high = np.full(len(array), np.inf), np.full(len(array), -np.inf)
     for part in _tiles(source):
         tile = source[part]
         if tile.dtype.kind == "f":
             tile = np.nan_to_num(tile, nan=0.0, posinf=np.inf, neginf=-np.inf)
-        lows.append((part[0], tile.min(axis=(1, 2))))
-        highs.append((part[0], tile.max(axis=(1, 2))))
-    low, high = np.full(len(array), np.inf), np.full(len(array), -np.inf)
-    for of, edge in lows:
-        low[of] = np.minimum(low[of], edge)
-    for of, edge in highs:
-        high[of] = np.maximum(high[of], edge)
+        low[part[0]] = np.minimum(low[part[0]], tile.min(axis=(1, 2)))
+        high[part[0]] = np.maximum(high[part[0]], tile.max(axis=(1, 2)))
     return low, high
 
 

@@ -14,7 +14,7 @@ from reasonknee_hf.volumes import boxes, orientation, views
 from reasonknee_hf.volumes import grid as grids
 from reasonknee_hf.volumes.orientation import Affine, Array
 from reasonknee_hf.volumes.stored import StoredVolume
-from reasonknee_hf.volumes.structures import label_counts, structure_id
+from reasonknee_hf.volumes.voxels import label_counts, structure_id
 
 
 class KneeVolume(StoredVolume):

@@ -1,13 +1,16 @@
-"""Voxels from a stream of plain bytes: one buffer, file order, native byte order, integers stay integers."""
+"""Voxels from a stream of plain bytes: one buffer, file order, native byte order; labels and their names."""
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from reasonknee_hf.errors import VolumeDataError, VolumeFormatError
+from reasonknee_hf.errors import OptionError, VolumeDataError, VolumeFormatError
 from reasonknee_hf.volumes.header import HEADER_BYTES, NiftiHeader, parse_header
 from reasonknee_hf.volumes.orientation import Array as Array
 
@@ -146,3 +149,40 @@ def _rounded(stored: Array, header: NiftiHeader) -> Array:
             )
         out[start : start + _BLOCK] = nearest
     return out.reshape(stored.shape, order="F")
+
+
+def label_counts(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
+    """The labels in a mask, rising, and how many voxels each has."""
+    flat = array.ravel(order="K")
+    if array.dtype.itemsize > 2:  # one stray label may be in the billions: no table goes up to it
+        return np.unique(flat, return_counts=True)
+    counts = np.bincount(flat)
+    found = np.flatnonzero(counts)
+    return found, counts[found]
+
+
+def structure_id(name: str | int, names: Mapping[str, int] | None) -> int:
+    """The id of a structure in a mask.
+
+    Args:
+        name: its name, in any case, with blanks or underscores; or the id itself.
+        names: names and ids from the release's label table.
+
+    Raises:
+        OptionError: no such name; the message lists the names there are. Or neither a name nor an id.
+    """
+    if not isinstance(name, str):
+        try:
+            return operator.index(name)
+        except TypeError:
+            raise OptionError(f"a structure is a name or a whole number, not {name!r}") from None
+    wanted = _plain(name)
+    for known, number in (names or {}).items():
+        if _plain(known) == wanted:
+            return number
+    listed = ", ".join(sorted(names)) if names else "none, so give the id"
+    raise OptionError(f"unknown structure {name!r}; the label table names: {listed}")
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", " ").casefold()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from reasonknee_hf.errors import ReasonKneeError
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.archive_names import PartSet
 
 RANDOM = random.Random(5)
 MEMBERS = {

@@ -22,11 +22,11 @@ from archives import CountingTree, cut, make_zip
 from hub import faults as f
 from reasonknee_hf.cli import main
 from reasonknee_hf.errors import ArchiveError, EndpointError, IntegrityError, OptionError
-from reasonknee_hf.hub.fs.join import join
+from reasonknee_hf.hub.fs.cutzip import join
 from reasonknee_hf.hub.tree import FileEntry
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.wire import mirrors, retries
-from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.archive_names import PartSet
 
 MEMBERS = {f"masks/knee_{i:03d}.nii.gz": random.Random(i).randbytes(30_000) for i in range(100)}
 ZIP = make_zip(MEMBERS)

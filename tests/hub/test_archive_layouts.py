@@ -18,7 +18,7 @@ from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.fs.readonly import MountedTree
 from reasonknee_hf.hub.trees.folder_tree import FsspecTree
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.parts import PartSet, find_part_sets
+from reasonknee_hf.hub.zips.archive_names import PartSet, find_part_sets
 
 MEMBERS = {f"masks/knee_{i:03d}.nii.gz": random.Random(i).randbytes(200 + 40 * i) for i in range(6)}
 ZIP = make_zip(MEMBERS)

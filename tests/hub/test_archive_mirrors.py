@@ -9,9 +9,8 @@ from archives import cut, make_zip
 
 from hub import faults
 from reasonknee_hf.errors import AnswerError, ArchiveError, EndpointError, ForbiddenError, IntegrityError
-from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
+from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem, join
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-from reasonknee_hf.hub.fs.join import join
 from reasonknee_hf.hub.wire import mirrors
 
 MEMBERS = {f"masks/knee_{i:03d}.nii.gz": random.Random(i).randbytes(20_000 + i) for i in range(100)}

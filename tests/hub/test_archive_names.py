@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reasonknee_hf.errors import ArchiveError, MemberMissingError, UnsafeNameError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.fs.readonly import MountedTree
-from reasonknee_hf.hub.zips.member_names import common_folder, decode_name, normalise_name, unsafe_reason
+from reasonknee_hf.hub.zips.archive_names import common_folder, decode_name, normalise_name, unsafe_reason
 
 LINK = 0o120777 << 16
 GBK = "膝盖.nii.gz".encode("gbk")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -142,6 +143,29 @@ class TestTheHubsOwnCache:
         ref = cache.hub / "datasets--owner--kept" / "refs" / "main"
         assert ref.read_text() == sha != later
 
+    def test_a_large_file_that_is_not_what_its_name_says_is_not_used(self, origin, sha, cache, monkeypatch):
+        """Of a large file the hash is compared once, and that it was right is remembered by all processes."""
+        monkeypatch.setattr(kept_files, "_HASHED", 1_000_000)
+        download(origin, cache, ARRAY, sha)
+        tree = opened(origin, cache, sha)
+        blob = blob_of(cache, tree, ARRAY)
+        damaged = bytearray(FILES[ARRAY])
+        damaged[4_000_000] ^= 1
+        blob.write_bytes(damaged)
+        os.utime(blob, (1_000, 1_000))
+        # What its reader can prove by itself is read without a hash of the whole; the rest is not.
+        span = (3_999_000, 4_001_000)
+        assert tree.ranges(ARRAY, [span], checked_later=True) == [bytes(damaged[slice(*span)])]
+        assert opened(origin, cache, sha).ranges(ARRAY, [span]) == [FILES[ARRAY][slice(*span)]]
+        assert drained(opened(origin, cache, sha), ARRAY) == FILES[ARRAY]
+        assert opened(origin, cache, sha).ranges(ARRAY, [span]) == [FILES[ARRAY][slice(*span)]]
+        status = blob.stat()
+        blob.write_bytes(damaged)
+        os.utime(blob, ns=(status.st_atime_ns, status.st_mtime_ns))
+        origin.clear()
+        assert opened(origin, cache, sha).ranges(ARRAY, [span]) == [bytes(damaged[slice(*span)])]
+        assert origin.log == []
+
     @pytest.mark.parametrize("path", ["../../../evil", "/evil", "data/../../../../evil", "a\\..\\evil"])
     def test_no_name_leads_out(self, origin, cache, path, tmp_path):
         sha = origin.put_tree(REPO, {path: b"x" * 2000})
@@ -185,6 +209,27 @@ class TestNothingTwice:
         origin.faults(f.ignore_range)
         assert drained(opened(origin, cache, sha), VOLUME) == FILES[VOLUME]
         assert blob_of(cache, tree, VOLUME).read_bytes() == FILES[VOLUME]
+
+    def test_what_an_endpoint_without_ranges_gave_whole_is_there_for_the_next_process(
+        self, origin, sha, cache, tree
+    ):
+        origin.faults(f.ignore_range)
+        assert tree.ranges(ARRAY, [(5, 70_000)]) == [FILES[ARRAY][5:70_000]]
+        origin.clear()
+        origin.faults(f.ignore_range)
+        assert opened(origin, cache, sha).ranges(ARRAY, [(8_000_000, 8_000_009)]) == [
+            FILES[ARRAY][8_000_000:8_000_009]
+        ]
+        assert origin.log == []
+
+    def test_threads_and_processes_that_find_no_ranges_fetch_the_whole_once(self, origin, sha, cache):
+        origin.faults(f.ignore_range)
+        trees = [opened(origin, cache, sha) for _ in range(4)]  # as four processes have them
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda tree: tree.ranges(ARRAY, [(5, 9)]), trees))
+        assert found == [[FILES[ARRAY][5:9]]] * 4
+        wait_for(lambda: sum(one.sent == len(FILES[ARRAY]) for one in origin.requests(ARRAY)))
+        assert sum(one.sent == len(FILES[ARRAY]) for one in origin.requests(ARRAY)) == 1
 
     def test_ranges(self, origin, sha, cache, tree):
         spans = [(0, 4096), (77, 99), (8_999_000, 9_000_000)]

@@ -23,7 +23,7 @@ from hub import faults
 from reasonknee_hf.errors import EndpointError, FileMissingError, OptionError
 from reasonknee_hf.hub.fs.cutzip import CutZipFileSystem
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-from reasonknee_hf.hub.urls import Address, build_url, parse_url
+from reasonknee_hf.hub.tree import Address, build_url, parse_url
 
 MEMBERS = {f"export/knee_{i:03d}.nii.gz": random.Random(i).randbytes(9_000 + i) for i in range(40)}
 ZIP = make_zip(MEMBERS)

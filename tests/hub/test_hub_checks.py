@@ -20,9 +20,10 @@ from reasonknee_hf.errors import (
     UnreachableError,
 )
 from reasonknee_hf.hub.tree import FileEntry, find_entry
+from reasonknee_hf.hub.trees.kept_files import dump, load
 from reasonknee_hf.hub.wire import checks
-from reasonknee_hf.hub.wire.listing import dump, from_info, from_paths_info, load, parse_json
-from reasonknee_hf.hub.wire.redirects import _expiry
+from reasonknee_hf.hub.wire.client import _expiry
+from reasonknee_hf.hub.wire.repository import from_info, from_paths_info, parse_json
 from reasonknee_hf.hub.wire.retries import retry_after
 
 SHA, OTHER = "a" * 40, "b" * 40

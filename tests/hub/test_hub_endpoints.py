@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import OptionError
-from reasonknee_hf.hub.wire import opened, tokens
+from reasonknee_hf.hub.wire import tokens
 from reasonknee_hf.hub.wire.endpoints import (
     HUB,
     PUBLIC_MIRRORS,
@@ -30,7 +30,7 @@ SECRET = "hf_s3cret"
 
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch):
-    monkeypatch.setattr(opened, "_table", {})
+    monkeypatch.setattr(tokens, "_table", {})
 
 
 def urls(endpoint=None):
@@ -210,11 +210,11 @@ def test_a_name_brings_the_options_back_to_children_alone(endpoint, token, kind,
 
     assert made_again() == credentials
     sent = pickle.dumps(credentials)
-    monkeypatch.setattr(opened, "_table", {})  # as in a process that was spawned
+    monkeypatch.setattr(tokens, "_table", {})  # as in a process that was spawned
     assert made_again() == credentials
-    monkeypatch.setattr(opened, "_table", {})
+    monkeypatch.setattr(tokens, "_table", {})
     stranger = SimpleNamespace(authkey=b"of another family of processes")
-    monkeypatch.setattr(opened, "_keys", lambda: [stranger])
+    monkeypatch.setattr(tokens, "_keys", lambda: [stranger])
     for stranger in (made_again(), pickle.loads(sent)):
         found = {one.url: stranger.for_url(one.url) for one in endpoints}
         home = {HUB: "hf_stored"} if kind in ("", "given") else {}
@@ -234,19 +234,19 @@ def test_a_pickle_is_not_mistaken_for_what_this_process_calls_the_same(monkeypat
     endpoints = resolve_endpoints("https://a")
     theirs = Credentials(endpoints, "hf_theirs")
     name, sent = theirs.name, pickle.dumps(theirs)
-    sealed = opened.seal(theirs.options)
-    monkeypatch.setattr(opened, "_table", {name: Credentials(endpoints, "hf_mine").options})
+    sealed = tokens.seal(theirs.options)
+    monkeypatch.setattr(tokens, "_table", {name: Credentials(endpoints, "hf_mine").options})
     again = pickle.loads(sent)
     assert again.for_url("https://a") == "hf_theirs"
     assert again.name != name
-    assert opened.name_here(name, sealed) == again.name
+    assert tokens.name_here(name, sealed) == again.name
     assert Credentials(*with_options(endpoints, name)).for_url("https://a") == "hf_mine"
 
 
 def test_a_child_gives_names_that_its_parent_does_not(monkeypatch):
     endpoints = resolve_endpoints("https://a")
     shared = Credentials(endpoints, "hf_shared").name
-    monkeypatch.setattr(opened.multiprocessing, "parent_process", object)
+    monkeypatch.setattr(tokens.multiprocessing, "parent_process", object)
     assert Credentials(endpoints, "hf_shared").name == shared
     own = Credentials(endpoints, "hf_own").name
     assert f"-{os.getpid()}-" in own
@@ -255,12 +255,12 @@ def test_a_child_gives_names_that_its_parent_does_not(monkeypatch):
 
 @given(st.text(max_size=60))
 def test_what_was_not_sealed_here_opens_nothing(text):
-    sealed = opened.seal(opened.TokenOptions(False, (("https://a:443", "hf_x"),)))
+    sealed = tokens.seal(tokens.TokenOptions(False, (("https://a:443", "hf_x"),)))
     assert (
-        opened.recall("given-x-0", sealed[:-2] + "%02x" % (int(sealed[-2:], 16) ^ 1)) == opened.TokenOptions()
+        tokens.recall("given-x-0", sealed[:-2] + "%02x" % (int(sealed[-2:], 16) ^ 1)) == tokens.TokenOptions()
     )
     for odd in (text, text.encode().hex()):
-        assert opened.recall("given-y-0", odd) == opened.TokenOptions()
+        assert tokens.recall("given-y-0", odd) == tokens.TokenOptions()
 
 
 @pytest.mark.parametrize("bad", ["abc", "-1", "0", "inf", "nan"])

@@ -19,7 +19,8 @@ import pytest
 from hub import faults as f
 from reasonknee_hf.errors import EndpointError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-from reasonknee_hf.hub.wire import mirrors, opened
+from reasonknee_hf.hub.wire import mirrors
+from reasonknee_hf.hub.wire import tokens as opened
 
 REPO = "owner/knees"
 FILES = {"README.md": b"# knees\n", "data/v.nii.gz": bytes(range(256)) * 9}

@@ -204,7 +204,7 @@ def test_one_volume_needs_little_more_than_its_voxels(tmp_path):
         + """
     import sys
     import numpy
-    from reasonknee_hf.volumes import inflate
+    from reasonknee_hf.volumes import volume_bytes as inflate
     from reasonknee_hf.volumes.volume import KneeVolume
     volume = KneeVolume(sys.argv[1])
     volume.header, inflate.inflater()

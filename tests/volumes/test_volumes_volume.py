@@ -22,7 +22,7 @@ from reasonknee_hf.errors import (
     VolumeFormatError,
     VolumeMissingError,
 )
-from reasonknee_hf.volumes import inflate
+from reasonknee_hf.volumes import volume_bytes as inflate
 from reasonknee_hf.volumes.volume import KneeVolume
 from reasonknee_hf.volumes.volume_cache import volume_cache
 

@@ -24,15 +24,13 @@ from reasonknee_hf.hub.fs.readonly import (
     slice_bounds,
 )
 from reasonknee_hf.hub.fs.treefile import TreeFile, said
-from reasonknee_hf.hub.tree import Tree, pieces
+from reasonknee_hf.hub.tree import SCHEME, Address, Tree, build_url, parse_url, pieces
 from reasonknee_hf.hub.trees.open_tree import open_tree
-from reasonknee_hf.hub.urls import SCHEME, Address, build_url, parse_url
 from reasonknee_hf.hub.wire.endpoints import Endpoint, resolve_endpoints
-from reasonknee_hf.hub.wire.opened import name_here, seal
 from reasonknee_hf.hub.wire.repository import is_repo_id
-from reasonknee_hf.hub.wire.tokens import Credentials, with_options
+from reasonknee_hf.hub.wire.tokens import Credentials, name_here, seal, with_options
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.archive_names import PartSet
 from reasonknee_hf.hub.zips.ranges import Parts
 
 # What fsspec's base class understands, and callers of any filesystem may pass.
@@ -54,7 +52,7 @@ class _KeyedBySource(type(AbstractFileSystem)):  # type: ignore[misc]
     """Keeps one instance per process for each source, revision, list of endpoints and option.
 
     The stock metaclass would key by thread too, and keep the token in `storage_options`, which is what gets pickled and
-    printed. Here `storage_options` hold a name of the token options at most; see `reasonknee_hf.hub.wire.opened`.
+    printed. Here `storage_options` hold a name of the token options at most; see `hub.wire.tokens.TokenOptions`.
     """
 
     def __call__(
@@ -279,22 +277,14 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     def unstrip_protocol(self, name: str) -> str:
         """The full URL of a path, which opens without this instance."""
-        tree = self.tree
-        path = self._inside(name)[1]
-        if tree.sha is None:
-            root = tree.identity
-            return build_url(Address(f"file://{root}" if root.startswith("/") else root, path))
-        return self._address(tree.identity.partition("@")[0], path, tree.sha)
+        return build_url(replace(self.tree.address, path=self._inside(name)[1]))
 
     def unasked_url(self, path: str) -> str:
         """The full URL of a path, made without asking which commit is meant, or whether there is such a file."""
-        if self._mounted is None and is_repo_id(self.source) and not os.path.isdir(self.source):
-            return self._address(self.source, path, self.revision)
-        return self.unstrip_protocol(path)
-
-    def _address(self, source: str, path: str, revision: str | None) -> str:
+        if self._mounted is not None or not is_repo_id(self.source) or os.path.isdir(self.source):
+            return self.unstrip_protocol(path)
         endpoints = () if self._endpoints_are_usual() else tuple(one.url for one in self._endpoints)
-        return build_url(Address(source, path, revision, endpoints, self._credentials.name))
+        return build_url(Address(self.source, path, self.revision, endpoints, self._credentials.name))
 
     def url(self, path: str) -> str:
         """What `fsspec.open` opens in any other process: the tree's own URL of a file, ours for a member.

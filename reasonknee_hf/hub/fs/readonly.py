@@ -20,8 +20,7 @@ from reasonknee_hf.errors import FileMissingError
 from reasonknee_hf.hub.fs.treefile import MemberFile, said
 from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.hub.zips.archive import CutArchive
-from reasonknee_hf.hub.zips.member_names import parent_folders
-from reasonknee_hf.hub.zips.parts import PartSet, find_part_sets
+from reasonknee_hf.hub.zips.archive_names import PartSet, find_part_sets, parent_folders
 
 Info = dict[str, Any]
 Span = tuple["int | None", "int | None"]  # the bounds of a Python slice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote
 
@@ -19,11 +20,8 @@ class StretchFileSystem(ReadOnlyFileSystem):
     protocol = SCHEME
 
     def _info(self, path: str) -> Info | None:
-        try:
-            _, _, size = _parsed(path)
-        except ValueError:
-            return None
-        return Info(name=path, size=size, type="file")
+        found = _parsed(path)
+        return found and Info(name=path, size=found[2], type="file")
 
     def _children(self, path: str) -> list[Info] | None:
         return None
@@ -34,19 +32,13 @@ class StretchFileSystem(ReadOnlyFileSystem):
 
     def _stretches(self, spans: Mapping[str, list[Span]]) -> Iterable[tuple[str, list[bytes]]]:
         for path, wanted in spans.items():
-            try:
-                url, start, size = _parsed(path)
-            except ValueError:
-                raise FileMissingError(f"{path!r} is no stretch of a file") from None
+            found = _parsed(path)
+            if found is None:
+                raise FileMissingError(f"{path!r} is no stretch of a file")
+            url, start, size = found
             filesystem, name = fsspec.core.url_to_fs(url)
             bounds = [slice_bounds(*one, size) for one in wanted]
-            yield (
-                path,
-                [
-                    bytes(filesystem.cat_file(name, start=start + low, end=start + high))
-                    for low, high in bounds
-                ],
-            )
+            yield path, [bytes(filesystem.cat_file(name, start + low, start + high)) for low, high in bounds]
 
 
 def stretch_url(url: str, start: int, size: int, name: str) -> str:
@@ -54,10 +46,10 @@ def stretch_url(url: str, start: int, size: int, name: str) -> str:
     return f"{SCHEME}://{quote(url, safe='')}/{start}+{size}/{name}"
 
 
-def _parsed(path: str) -> tuple[str, int, int]:
-    url, span, _ = path.split("/")
-    start, size = map(int, span.split("+"))
-    return unquote(url), start, size
+def _parsed(path: str) -> tuple[str, int, int] | None:
+    """URL of the whole, start and size."""
+    found = re.fullmatch(r"([^/]*)/(\d+)\+(\d+)/[^/]*", path)
+    return found and (unquote(found[1]), int(found[2]), int(found[3]))
 
 
 fsspec.register_implementation(SCHEME, StretchFileSystem, clobber=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
@@ -17,7 +18,7 @@ from reasonknee_hf.errors import (
     RemoteMissingError,
 )
 from reasonknee_hf.hub.disk import Cache
-from reasonknee_hf.hub.tree import FileEntry, check_span, pieces, refuse_pointer
+from reasonknee_hf.hub.tree import FileEntry, check_spans, pieces, refuse_pointer
 from reasonknee_hf.hub.trees.hub_tree import HubTree
 from reasonknee_hf.hub.trees.kept_files import PIECE, Growth, KeptFiles, pieces_of
 from reasonknee_hf.hub.wire.checks import ContentCheck, ContentError, NoRangesError
@@ -134,9 +135,8 @@ class CachedTree(HubTree):
         self, path: str, spans: Sequence[tuple[int, int]], *, checked_later: bool = False
     ) -> list[bytes]:
         entry = self.entry(path)
-        for start, stop in spans:
-            check_span(path, start, stop, entry.size)
-        place = self.kept.find(self.sha, entry)
+        check_spans(path, entry.size, *spans)
+        place = self.kept.find(self.sha, entry, checked_later=checked_later)
         found = []
         for start, stop in spans:
             if place is not None:
@@ -155,12 +155,16 @@ class CachedTree(HubTree):
         return found
 
     def checked_ranges(self, spans: Sequence[tuple[str, int, int]], check: Callable[[list[bytes]], T]) -> T:
-        if all(self.is_kept(path) for path, _, _ in spans):
+        if all(self.kept.find(self.sha, self.entry(path), checked_later=True) for path, _, _ in spans):
             try:
-                return check([self.ranges(path, [(start, stop)])[0] for path, start, stop in spans])
+                return check([self.ranges(path, [(a, b)], checked_later=True)[0] for path, a, b in spans])
             except IntegrityError as error:  # of a file that is too large to be hashed before it is used
                 logger.warning("what is kept is damaged, and is fetched: %s", error)
         return super().checked_ranges(spans, check)
+
+    def _without_ranges(self, entry: FileEntry, reason: EndpointError) -> mmap.mmap:
+        with self.kept.alone_with(entry):  # the others find what the first one fetches
+            return super()._without_ranges(entry, reason)
 
     def _stream(self, path: str, start: int, stop: int | None, *, rescued: bool = True) -> Iterator[bytes]:
         entry = self.entry(path)
@@ -168,7 +172,7 @@ class CachedTree(HubTree):
         if end is None:  # of a file that nobody knows the size of nothing can be kept
             yield from super()._stream(path, start, stop, rescued=rescued)
             return
-        check_span(path, start, end, entry.size)
+        check_spans(path, entry.size, (start, end))
         place = self.kept.find(self.sha, entry)
         fetch = partial(super()._stream, path)
         try:

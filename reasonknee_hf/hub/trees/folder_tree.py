@@ -24,8 +24,9 @@ from reasonknee_hf.errors import (
 from reasonknee_hf.hub.disk import ForkSafeFilesystem
 from reasonknee_hf.hub.tree import (
     POINTER_LIMIT,
+    Address,
     FileEntry,
-    check_span,
+    check_spans,
     chunk_sizes,
     could_not_connect,
     find_entry,
@@ -76,6 +77,11 @@ class FsspecTree:
     @property
     def _fs(self) -> Any:
         return self._base.get()
+
+    @property
+    def address(self) -> Address:
+        """Of its root."""
+        return Address(f"file://{self.identity}" if self._local else self.identity)
 
     def entries(self) -> Mapping[str, FileEntry]:
         """The whole listing by posix path, in sorted order, fetched once."""
@@ -131,8 +137,7 @@ class FsspecTree:
     ) -> list[bytes]:
         """The bytes of half-open `spans`, in order."""
         size = self.size(path)
-        for start, stop in spans:
-            check_span(path, start, stop, size)
+        check_spans(path, size, *spans)
         if size <= POINTER_LIMIT:
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
@@ -169,7 +174,7 @@ class FsspecTree:
         """The file, or a part of it, in chunks of at most 64 KiB."""
         size = self.size(path)
         stop = size if stop is None else stop
-        check_span(path, start, stop, size)
+        check_spans(path, size, (start, stop))
         position = start
         full = self._full(path)
         with (

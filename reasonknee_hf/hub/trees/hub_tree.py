@@ -8,6 +8,7 @@ import mmap
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import IO, Any, TypeVar
 
 from reasonknee_hf import environment
@@ -20,9 +21,17 @@ from reasonknee_hf.errors import (
     UnreachableError,
 )
 from reasonknee_hf.hub.disk import ForkSafeLock
-from reasonknee_hf.hub.tree import CHUNK, POINTER_LIMIT, FileEntry, check_span, find_entry, refuse_pointer
-from reasonknee_hf.hub.urls import Address, build_url
-from reasonknee_hf.hub.wire import checks, listing
+from reasonknee_hf.hub.tree import (
+    CHUNK,
+    POINTER_LIMIT,
+    Address,
+    FileEntry,
+    build_url,
+    check_spans,
+    find_entry,
+    refuse_pointer,
+)
+from reasonknee_hf.hub.wire import checks
 from reasonknee_hf.hub.wire.client import Answer
 from reasonknee_hf.hub.wire.endpoints import Endpoint, EndpointLike, resolve_endpoints
 from reasonknee_hf.hub.wire.mirrors import Mirrors, health_of
@@ -94,15 +103,17 @@ class HubTree:
     def __repr__(self) -> str:
         return f"HubTree({self.repo_id!r}, {self.sha!r}, {[e.url for e in self.mirrors.endpoints]})"
 
-    def url(self, path: str) -> str:
-        """A `reasonknee://` URL that opens in any other process; explicit endpoints are part of it, tokens never."""
-        self.entry_as_listed(path)
-        usual = self.mirrors.endpoints == resolve_endpoints(
-            None, self.repo_id
-        )  # other processes know them too
+    @property
+    def address(self) -> Address:
+        """Of its root: endpoints that others would not ask by themselves are part of it, tokens never."""
+        usual = self.mirrors.endpoints == resolve_endpoints(None, self.repo_id)
         endpoints = () if usual else tuple(one.url for one in self.mirrors.endpoints)
-        opened = self._repository.credentials.name
-        return build_url(Address(self.repo_id, path, self.sha, endpoints, opened))
+        return Address(self.repo_id, "", self.sha, endpoints, self._repository.credentials.name)
+
+    def url(self, path: str) -> str:
+        """A `reasonknee://` URL that opens in any other process."""
+        self.entry_as_listed(path)
+        return build_url(replace(self.address, path=path))
 
     # --- revision and listing ---------------------------------------------------------------------
 
@@ -134,7 +145,7 @@ class HubTree:
     def entry(self, path: str) -> FileEntry:
         """One file, with size and hash where the endpoints tell them."""
         entry = self.entry_as_listed(path)
-        if listing.missing(entry) and not environment.offline():
+        if entry.incomplete and not environment.offline():
             with self._lock:
                 if path not in self._filled:
                     self._fill(path)
@@ -144,7 +155,7 @@ class HubTree:
     def _fill(self, path: str) -> None:
         """Asks for what the listing leaves out, for many files at once."""
         entries = self.entries()
-        unknown = [name for name, entry in entries.items() if listing.missing(entry)]
+        unknown = [name for name, entry in entries.items() if entry.incomplete]
         first = unknown.index(path) // _PATHS_AT_ONCE * _PATHS_AT_ONCE
         chosen = unknown[first : first + _PATHS_AT_ONCE]
         what = f"sizes of {len(chosen)} files of {self.repo_id} at {self.sha}"
@@ -181,8 +192,7 @@ class HubTree:
             return identity.size
 
         size = self.mirrors.ask(attempt, f"the size of {self._repository.what(self.sha, path)}", ranged=True)
-        filled = FileEntry(path, size, entry.blob_id, entry.sha256)
-        self._entries = {**self.entries(), path: filled}
+        self._entries = {**self.entries(), path: replace(entry, size=size)}
         return size
 
     def read(self, path: str) -> bytes:
@@ -214,8 +224,7 @@ class HubTree:
         Where no endpoint cuts ranges, the whole file is fetched once.
         """
         entry = self.entry(path)
-        for start, stop in spans:
-            check_span(path, start, stop, entry.size)
+        check_spans(path, entry.size, *spans)
         if environment.offline() or (entry.size is not None and entry.size <= POINTER_LIMIT):
             whole = self.read(path)
             return [whole[start:stop] for start, stop in spans]
@@ -324,7 +333,7 @@ class HubTree:
         end = entry.size if stop is None else stop
         if start or stop is not None:
             end = self.size(path) if stop is None else stop
-            check_span(path, start, end, entry.size)
+            check_spans(path, entry.size, (start, end))
             if start == end:
                 return
         whole = start == 0 and end == entry.size

@@ -14,19 +14,18 @@ from typing import BinaryIO
 
 from reasonknee_hf.hub.disk import Cache, alone, warn_once
 from reasonknee_hf.hub.tree import FileEntry, chunk_sizes
-from reasonknee_hf.hub.wire import listing
 from reasonknee_hf.hub.wire.checks import ContentCheck, ContentError
 
 logger = logging.getLogger(__name__)
 
 # Files up to this size are hashed before they are used for the first time in a process; that takes about as long as
-# copying them. Larger ones are told by name and size, and their content is checked by what reads it.
+# copying them. Larger ones are hashed once, which all processes remember; unless their reader proves what it reads.
 _HASHED = 64 * 1024 * 1024
 PIECE = 4 * 1024 * 1024
 """About how much of a file is kept under one key."""
 
-# What has been hashed by this process: (path, size, time of last change).
-_verified: set[tuple[str, int, int]] = set()
+# What has been hashed, as far as this process knows: path, size, time of last change.
+_verified: set[str] = set()
 
 
 class KeptFiles:
@@ -62,14 +61,14 @@ class KeptFiles:
 
     def keep_listing(self, sha: str, entries: Mapping[str, FileEntry]) -> None:
         """Keeps the listing of a commit, which may have got sizes that it did not have."""
-        self.cache.listings.put(self._listing_key(sha), listing.dump(entries))
+        self.cache.listings.put(self._listing_key(sha), dump(entries))
 
     def listing(self, sha: str, make: Callable[[], dict[str, FileEntry]]) -> dict[str, FileEntry]:
         """The listing of a commit, made and kept if it is not here; by one process, if several ask together."""
-        found = self.cache.listings.once(self._listing_key(sha), lambda: listing.dump(make()))
+        found = self.cache.listings.once(self._listing_key(sha), lambda: dump(make()))
         if sha not in (known := self._listed_commits()):
             self.cache.listings.put(f"shas\0{self.repo_id}", json.dumps([*known, sha]).encode())
-        return listing.load(found)
+        return load(found)
 
     def snapshot(self, sha: str) -> dict[str, FileEntry] | None:
         """What the Hub's own client has fetched of a commit, which may be less than the commit holds."""
@@ -98,13 +97,40 @@ class KeptFiles:
 
     # --- whole files -----------------------------------------------------------------------------------
 
-    def find(self, sha: str, entry: FileEntry) -> Path | None:
-        """A copy of a file that is what the listing says: by its hash from any commit, else as part of this one."""
-        name = _blob_name(entry)
-        if name is not None and _fits(blob := self._root / "blobs" / name, entry):
-            return blob
-        pointer = self._pointer(sha, entry.path)
-        return pointer if pointer is not None and _fits(pointer, entry) else None
+    def find(self, sha: str, entry: FileEntry, *, checked_later: bool = False) -> Path | None:
+        """A copy of a file that is what the listing says: by its hash from any commit, else as part of this one.
+
+        With `checked_later` a large one is told by name and size alone.
+        """
+        name, pointer = _blob_name(entry), self._pointer(sha, entry.path)
+        places = [self._root / "blobs" / name if name else None, pointer]
+        place = next((one for one in places if one and os.path.isfile(one)), None)
+        return place if place and self._fits(place, entry, checked_later) else None
+
+    def _fits(self, place: Path, entry: FileEntry, checked_later: bool) -> bool:
+        try:
+            status = place.stat()
+            if entry.size is not None and status.st_size != entry.size:
+                return False
+            state = f"hashed\0{place}\0{status.st_size}\0{status.st_mtime_ns}"
+            large = status.st_size > _HASHED
+            if state in _verified or (
+                large and (checked_later or self.cache.listings.get(state) is not None)
+            ):
+                return True
+            check = ContentCheck(entry)
+            for chunk in pieces_of(place, 0, status.st_size):
+                check.update(chunk)
+            check.finish(str(place))
+            _verified.add(state)
+            if large:
+                self.cache.listings.put(state, b"")
+        except ContentError as error:
+            logger.warning("a damaged file is fetched anew: %s", error)
+            return False
+        except OSError:
+            return False
+        return True
 
     def alone_with(self, entry: FileEntry) -> contextlib.AbstractContextManager[bool]:
         """Lets one process at a time fetch a file; others wait, and then find it."""
@@ -222,7 +248,7 @@ class Growth:
         if self._file is None:
             return
         try:
-            if self.whole > _HASHED:  # nothing will look at its content again
+            if self.whole > _HASHED:  # it is hashed once more at the most, perhaps before it lies there
                 os.fsync(self._file.fileno())
             self._file.close()
             self._kept.settle(self._unfinished, self._pointer, self.whole)
@@ -250,27 +276,6 @@ def pieces_of(file: Path, start: int, stop: int) -> Iterator[bytes]:
             yield chunk
 
 
-def _fits(place: Path, entry: FileEntry) -> bool:
-    """Whether a local file is what the listing says."""
-    try:
-        status = place.stat()
-        if entry.size is not None and status.st_size != entry.size:
-            return False
-        state = (str(place), status.st_size, status.st_mtime_ns)
-        if state not in _verified and status.st_size <= _HASHED:
-            check = ContentCheck(entry)
-            for chunk in pieces_of(place, 0, status.st_size):
-                check.update(chunk)
-            check.finish(str(place))
-            _verified.add(state)
-    except ContentError as error:
-        logger.warning("a damaged file is fetched anew: %s", error)
-        return False
-    except OSError:
-        return False
-    return True
-
-
 def _blob_name(entry: FileEntry) -> str | None:
     """The name that the Hub's own client gives the content: its ETag, which is one of these."""
     name = entry.sha256 or entry.blob_id
@@ -281,3 +286,13 @@ def _below(path: str) -> str | None:
     """A relative path that stays below where it starts."""
     steps = PurePosixPath(path)
     return None if steps.is_absolute() or ".." in steps.parts or "\\" in path else str(steps)
+
+
+def dump(entries: Mapping[str, FileEntry]) -> bytes:
+    """A listing as it is kept on disk."""
+    return json.dumps([[e.path, e.size, e.blob_id, e.sha256] for e in entries.values()]).encode()
+
+
+def load(content: bytes) -> dict[str, FileEntry]:
+    """What [`dump`] wrote."""
+    return {row[0]: FileEntry(*row) for row in json.loads(content)}

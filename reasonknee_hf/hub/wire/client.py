@@ -1,4 +1,4 @@
-"""One HTTP exchange at a time, over kept connections. No redirects, no retries, no checks: those stand above.
+"""One HTTP exchange at a time, over kept connections, and where redirects lead. Retries and checks stand above.
 
 The standard library's client is used on purpose. What `huggingface_hub` offers is a `requests` session before
 version 1 and an httpx client since, which differ in streaming, redirects, errors and when proxies are read;
@@ -11,35 +11,34 @@ from __future__ import annotations
 
 import http.client
 import os
-import select
 import ssl
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import NoReturn
 
 from reasonknee_hf import environment
-from reasonknee_hf.errors import ReasonKneeError, UnreachableError
-from reasonknee_hf.hub.disk import ForkSafeLock
+from reasonknee_hf.errors import AnswerError, ReasonKneeError, UnreachableError
 from reasonknee_hf.hub.tree import chunk_sizes
+from reasonknee_hf.hub.wire import checks
 from reasonknee_hf.hub.wire.connections import (
-    PunctualResponse,
+    GRACE,
+    Key,
+    Link,
     connect,
     is_socks,
+    pool,
     proxy_for,
     proxy_headers,
 )
-from reasonknee_hf.hub.wire.endpoints import masked
+from reasonknee_hf.hub.wire.endpoints import masked, origin_of
+from reasonknee_hf.hub.wire.tokens import Credentials
 from reasonknee_hf.version import __version__
 
 # A body that drips would pass every single wait. After so many timeouts, fewer bytes a second are silence.
-GRACE = 3.0
 SLOWEST_PACE = 1024
-IDLE_SECONDS = 30.0
-IDLE_CONNECTIONS = 16
-
-_Key = tuple[str, str, int, str]
 
 
 class Answer:
@@ -57,7 +56,7 @@ class Answer:
     stop = 0
 
     def __init__(
-        self, url: str, response: http.client.HTTPResponse, key: _Key, link: _Link, timeout: float
+        self, url: str, response: http.client.HTTPResponse, key: Key, link: Link, timeout: float
     ) -> None:
         self.url = url
         self.status = response.status
@@ -146,7 +145,7 @@ class Answer:
         self._done = True
         complete = self.length is None or self._seen == self.length
         if complete and self._link.connection.sock is not None and not self._response.will_close:
-            _pool.give_back(self._key, self._link)
+            pool.give_back(self._key, self._link)
         else:
             self._link.connection.close()
 
@@ -155,73 +154,6 @@ class Answer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Link:
-    """A kept connection."""
-
-    def __init__(self, connection: http.client.HTTPConnection) -> None:
-        self.connection = connection
-        self.used = time.monotonic()
-
-    def exchange(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], timeout: float
-    ) -> http.client.HTTPResponse:
-        """Sends a request and reads the head of its answer. Closes the connection if that fails."""
-        try:
-            if self.connection.sock is not None:
-                self.connection.sock.settimeout(timeout)
-            deadline = time.monotonic() + GRACE * timeout
-            self.connection.response_class = partial(PunctualResponse, deadline=deadline)  # type: ignore[assignment]
-            self.connection.request(method, target, body=body, headers=dict(headers))
-            return self.connection.getresponse()
-        except BaseException:
-            self.connection.close()
-            raise
-
-    def alive(self) -> bool:
-        sock = self.connection.sock
-        if sock is None or time.monotonic() - self.used > IDLE_SECONDS:
-            return False
-        try:  # an idle connection that has something to say was closed by the other side
-            return not select.select([sock], [], [], 0)[0]
-        except (OSError, ValueError):
-            return False
-
-
-class _Pool:
-    """Idle connections of this process, newest first."""
-
-    def __init__(self) -> None:
-        self._lock = ForkSafeLock()
-        self._idle: dict[_Key, list[_Link]] = {}
-
-    def take(self, key: _Key) -> _Link | None:
-        while True:
-            with self._lock:
-                links = self._idle.get(key)
-                link = links.pop() if links else None
-            if link is None or link.alive():
-                return link
-            link.connection.close()
-
-    def give_back(self, key: _Key, link: _Link) -> None:
-        link.used = time.monotonic()
-        with self._lock:
-            links = self._idle.setdefault(key, [])
-            if len(links) < IDLE_CONNECTIONS:
-                links.append(link)
-                return
-        link.connection.close()
-
-    def forget(self) -> None:
-        """After a fork: the connections belong to the parent."""
-        self._idle = {}
-
-
-_pool = _Pool()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.forget)
 
 
 def send(
@@ -260,7 +192,7 @@ def send(
         sent |= proxy_headers(proxy)
     if token is not None and not forwarded:  # a plain proxy would see it
         sent["Authorization"] = f"Bearer {token}"
-    link = _pool.take(key)
+    link = pool.take(key)
     if link is not None:
         try:
             return Answer(url, link.exchange(method, target, body, sent, timeout), key, link, timeout)
@@ -269,7 +201,7 @@ def send(
         except (OSError, http.client.HTTPException):
             pass  # the other side had closed the idle connection; that costs no try
     try:
-        link = _Link(connect(secure, host, port, proxy, timeout))
+        link = Link(connect(secure, host, port, proxy, timeout))
         return Answer(url, link.exchange(method, target, body, sent, timeout), key, link, timeout)
     except (OSError, http.client.HTTPException, ValueError) as error:
         _raise(url, error)
@@ -294,3 +226,129 @@ def _raise(url: str, error: Exception) -> NoReturn:
     if isinstance(error, (http.client.RemoteDisconnected, http.client.IncompleteRead)):
         kind = "closed the connection"
     raise UnreachableError(f"{shown}: {kind} ({error or type(error).__name__})") from error
+
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MAX_HOPS = 6
+# A signed URL is given up this long before it expires.
+_MARGIN = 5.0
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a redirect led to, with what the Hub said about the file on the way.
+
+    Attributes:
+        url: Final URL, as a rule signed: a secret.
+        foreign: Whether it lies at another origin than the endpoint, so that no token may go there.
+        heads: What the Hub's own answer said.
+        expires: Time after which the URL is of no use, `None` if it does not say.
+    """
+
+    url: str = field(repr=False)
+    foreign: bool
+    heads: Mapping[str, str | None]
+    expires: float | None
+
+    def usable(self) -> bool:
+        return self.expires is None or time.time() < self.expires - _MARGIN
+
+
+def follow(
+    method: str,
+    url: str,
+    *,
+    what: str,
+    credentials: Credentials,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    known: Route | None = None,
+) -> tuple[Answer, Route]:
+    """Sends a request and goes after redirects by hand: a token does not follow to another origin.
+
+    Args:
+        method: `GET` or `POST`.
+        url: First URL, at an endpoint.
+        what: File and revision, for messages.
+        credentials: Decide whether the first origin sees a token.
+        headers: Of every request.
+        body: Of a POST.
+        known: Where an earlier answer led to; it is asked in place of `url`.
+
+    Raises:
+        UnreachableError: A host does not answer; the message says who sent us there.
+        AnswerError: Too many redirects, or one without a goal.
+    """
+    first, foreign = url, False
+    heads: dict[str, str | None] = {}
+    if known is not None:
+        url, foreign, heads = known.url, known.foreign, dict(known.heads)
+    for _ in range(_MAX_HOPS):
+        token = None if foreign else credentials.for_url(url)
+        try:
+            answer = send(method, url, headers=headers, token=token, body=body)
+        except UnreachableError as error:
+            if url == first:
+                raise
+            raise UnreachableError(
+                f"{what}: {masked(first)} sends us on to {origin_of(url)}, but {error}"
+            ) from error
+        for name in ("X-Repo-Commit", "X-Linked-Etag", "X-Linked-Size"):
+            if heads.get(name) is None:
+                heads[name] = answer.headers.get(name)
+        if answer.status not in _REDIRECTS:
+            return answer, Route(url, foreign, heads, _expiry(url))
+        with answer:
+            answer.everything(1024)
+        following = _goal(answer, what)
+        foreign = foreign or origin_of(following) != origin_of(url)  # once dropped, a token stays dropped
+        url = following
+    raise AnswerError(f"{what}: {masked(first)} redirects more than {_MAX_HOPS} times")
+
+
+def _goal(answer: Answer, what: str) -> str:
+    """Where a redirect leads to."""
+    goal = answer.headers.get("Location")
+    if not goal:
+        raise AnswerError(f"{what}: {masked(answer.url)} answered {answer.status} without saying where to go")
+    try:
+        joined = urllib.parse.urljoin(answer.url, goal.strip())
+        following = urllib.parse.quote(joined, safe="!#$%&'()*+,/:;=?@[]~")
+        parts = urllib.parse.urlsplit(following)
+        fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fit = False
+    if not fit:
+        raise AnswerError(f"{what}: {masked(answer.url)} redirects to what is not a web address")
+    if answer.url.lower().startswith("https:") and parts.scheme == "http":
+        raise AnswerError(f"{what}: {masked(answer.url)} redirects to plain http, which is not followed")
+    return following
+
+
+def identity_of(answer: Answer, route: Route, total: int | None) -> checks.Identity:
+    """What the answers on a route say about the file."""
+    heads = dict(route.heads)
+    own = checks.bare_etag(answer.headers.get("ETag"))
+    storage = None
+    # The ETag of a storage host follows rules of its own. It must not change, but it proves nothing.
+    if route.foreign and answer.headers.get("X-Repo-Commit") is None:
+        storage = (origin_of(route.url), own)
+    else:
+        heads["ETag"] = own
+    return checks.Identity.of(heads, total, storage)
+
+
+def _expiry(url: str) -> float | None:
+    """When a signed URL ends, by the ways in which the storage services write it."""
+    query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query))
+    try:
+        if "Expires" in query:
+            return float(query["Expires"])
+        if "X-Amz-Expires" in query and "X-Amz-Date" in query:
+            signed = datetime.strptime(query["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+            return signed.timestamp() + float(query["X-Amz-Expires"])
+        if "se" in query:
+            return datetime.fromisoformat(query["se"].replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        pass
+    return None

@@ -1,4 +1,4 @@
-"""How a connection is made: to which address, through which proxy, with which certificates, by when.
+"""How a connection is made and kept: to which address, through which proxy, with which certificates, by when.
 
 Proxies and certificates are those of the environment at the time.
 """
@@ -11,21 +11,30 @@ import http.client
 import io
 import ipaddress
 import os
+import select
 import socket
 import ssl
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import ExtraMissingError, OptionError
+from reasonknee_hf.hub.disk import ForkSafeLock
 from reasonknee_hf.hub.wire.endpoints import masked
 
 # A host that drops packets must not eat the whole timeout before the next endpoint is tried.
 CONNECT_SHARE = 0.25
+# A head that drips would pass every single wait: after so many timeouts it is given up.
+GRACE = 3.0
+IDLE_SECONDS = 30.0
+IDLE_CONNECTIONS = 16
+
+Key = tuple[str, str, int, str]
+"""Scheme, host, port and proxy: what tells connections apart."""
 
 
 def connect(
@@ -187,3 +196,70 @@ class _Lines:
             end = there.find(b"\n") + 1 or len(there)
             line += self._file.read(min(end, limit - len(line)))
         return line
+
+
+class Link:
+    """A kept connection."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self.connection = connection
+        self.used = time.monotonic()
+
+    def exchange(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], timeout: float
+    ) -> http.client.HTTPResponse:
+        """Sends a request and reads the head of its answer. Closes the connection if that fails."""
+        try:
+            if self.connection.sock is not None:
+                self.connection.sock.settimeout(timeout)
+            deadline = time.monotonic() + GRACE * timeout
+            self.connection.response_class = partial(PunctualResponse, deadline=deadline)  # type: ignore[assignment]
+            self.connection.request(method, target, body=body, headers=dict(headers))
+            return self.connection.getresponse()
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def alive(self) -> bool:
+        sock = self.connection.sock
+        if sock is None or time.monotonic() - self.used > IDLE_SECONDS:
+            return False
+        try:  # an idle connection that has something to say was closed by the other side
+            return not select.select([sock], [], [], 0)[0]
+        except (OSError, ValueError):
+            return False
+
+
+class _Pool:
+    """Idle connections of this process, newest first."""
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._idle: dict[Key, list[Link]] = {}
+
+    def take(self, key: Key) -> Link | None:
+        while True:
+            with self._lock:
+                links = self._idle.get(key)
+                link = links.pop() if links else None
+            if link is None or link.alive():
+                return link
+            link.connection.close()
+
+    def give_back(self, key: Key, link: Link) -> None:
+        link.used = time.monotonic()
+        with self._lock:
+            links = self._idle.setdefault(key, [])
+            if len(links) < IDLE_CONNECTIONS:
+                links.append(link)
+                return
+        link.connection.close()
+
+    def forget(self) -> None:
+        """After a fork: the connections belong to the parent."""
+        self._idle = {}
+
+
+pool = _Pool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=pool.forget)

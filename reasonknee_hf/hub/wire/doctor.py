@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from reasonknee_hf import environment
 from reasonknee_hf.errors import EndpointError, UnreachableError
 from reasonknee_hf.hub.tree import FileEntry
-from reasonknee_hf.hub.wire import listing
 from reasonknee_hf.hub.wire.endpoints import Endpoint, EndpointLike, resolve_endpoints
 from reasonknee_hf.hub.wire.repository import Repository, check_repo_id, kind_of
 from reasonknee_hf.hub.wire.tokens import Credentials
@@ -126,7 +125,7 @@ def _sized(
     repository: Repository, endpoint: Endpoint, sha: str, entries: Mapping[str, FileEntry]
 ) -> Mapping[str, FileEntry]:
     """The listing with sizes and hashes, of the first files at least, where it leaves them out."""
-    unknown = [path for path, entry in entries.items() if listing.missing(entry)][:_SIZED_FILES]
+    unknown = [path for path, entry in entries.items() if entry.incomplete][:_SIZED_FILES]
     if not unknown:
         return entries
     what = f"sizes of {len(unknown)} files of {repository.repo_id}"

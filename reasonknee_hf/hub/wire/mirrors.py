@@ -58,6 +58,10 @@ class Health:
     def wait_left(self) -> float:
         return max(0.0, self.throttled_until - time.monotonic())
 
+    @property
+    def state(self) -> str:
+        return "throttled" if self.wait_left() > 0 else "no ranges" if self.no_ranges else "healthy"
+
 
 _health: dict[str, Health] = {}  # by endpoint URL, for the life of the process
 
@@ -154,19 +158,9 @@ def endpoint_counts() -> list[dict[str, Any]]:
     """For each endpoint that this process has asked: `url`, `state` (`"healthy"`, `"throttled"` or `"no ranges"`),
     `requests`, `failures`, and `failovers`, which is how often another one took over.
     """
+    counts = ("state", "requests", "failures", "failovers")
     return [
-        {
-            "url": url,
-            "state": "throttled"
-            if health.wait_left() > 0
-            else "no ranges"
-            if health.no_ranges
-            else "healthy",
-            "requests": health.requests,
-            "failures": health.failures,
-            "failovers": health.failovers,
-        }
-        for url, health in _health.items()
+        {"url": url} | {name: getattr(health, name) for name in counts} for url, health in _health.items()
     ]
 
 

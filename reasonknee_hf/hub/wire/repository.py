@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import posixpath
 import re
@@ -12,9 +13,8 @@ from typing import Any
 from reasonknee_hf.errors import AnswerError, EndpointError, OptionError, RemoteMissingError, UnreachableError
 from reasonknee_hf.hub.disk import ForkSafeLock
 from reasonknee_hf.hub.tree import CHUNK, FileEntry
-from reasonknee_hf.hub.wire import checks, listing
-from reasonknee_hf.hub.wire import redirects as fetch
-from reasonknee_hf.hub.wire.client import Answer
+from reasonknee_hf.hub.wire import checks
+from reasonknee_hf.hub.wire.client import Answer, Route, follow, identity_of
 from reasonknee_hf.hub.wire.endpoints import Endpoint, origin_of
 from reasonknee_hf.hub.wire.tokens import Credentials
 
@@ -56,7 +56,7 @@ class Repository:
         self.credentials = credentials
         self._shown: frozenset[tuple[str, str]] = frozenset()  # (endpoint, commit) that its API has shown
         # By URL at the endpoint: where a redirect led to, and what the first answer said of the file.
-        self._routes: dict[str, fetch.Route] = {}
+        self._routes: dict[str, Route] = {}
         self._seen: dict[str, checks.Identity] = {}
         self._known: set[str] = set()
         self._gates: dict[str, ForkSafeLock] = {}
@@ -77,7 +77,7 @@ class Repository:
         place = urllib.parse.quote(revision, safe="")
         try:
             info = self._api(endpoint, f"revision/{place}?blobs=true", what)
-            sha, entries = listing.from_info(info, what, endpoint.url)
+            sha, entries = from_info(info, what, endpoint.url)
         except checks.UnexplainedError as error:
             # Registries that stand before the Hub may know the other way to list, and no query for this one.
             sha, entries = self._info_by_tree(endpoint, revision, what, error)
@@ -104,7 +104,7 @@ class Repository:
         try:
             while query is not None:
                 items, query = self._page(endpoint, f"tree/{sha}?{query}", what)
-                entries |= listing.from_paths_info(items, what, endpoint.url)
+                entries |= from_paths_info(items, what, endpoint.url)
         except RemoteMissingError:
             raise first from None
         return sha, dict(sorted(entries.items()))
@@ -113,7 +113,7 @@ class Repository:
         """Sizes and hashes of some files."""
         form = [*(("paths", path) for path in paths), ("expand", "false")]
         items = self._api(endpoint, f"paths-info/{sha}", what, urllib.parse.urlencode(form).encode())
-        return listing.from_paths_info(items, what, endpoint.url)
+        return from_paths_info(items, what, endpoint.url)
 
     def _api(self, endpoint: Endpoint, action: str, what: str, form: bytes | None = None) -> Any:
         return self._page(endpoint, action, what, form)[0]
@@ -124,13 +124,11 @@ class Repository:
         """What the API answers, and the query of the next page if there is one."""
         url = f"{endpoint.url}/api/datasets/{self.repo_id}/{action}"
         method, headers = ("GET", {}) if form is None else ("POST", _FORM)
-        answer, _ = fetch.follow(
-            method, url, what=what, credentials=self.credentials, headers=headers, body=form
-        )
+        answer, _ = follow(method, url, what=what, credentials=self.credentials, headers=headers, body=form)
         with answer:
             if answer.status != 200:
                 raise self._status_error(answer, endpoint, what)
-            content = listing.parse_json(answer.everything(_MAX_JSON), what, endpoint.url)
+            content = parse_json(answer.everything(_MAX_JSON), what, endpoint.url)
         # Mirrors pass on the link as the Hub wrote it: its query is used, and its host is not asked.
         following = _NEXT_PAGE.search(answer.headers.get("Link") or "")
         return content, urllib.parse.urlsplit(following[1]).query if following else None
@@ -201,7 +199,7 @@ class Repository:
         return url in self._known and (route is None or route.usable())
 
     def _open(
-        self, endpoint: Endpoint, sha: str, entry: FileEntry, span: Span | None, known: fetch.Route | None
+        self, endpoint: Endpoint, sha: str, entry: FileEntry, span: Span | None, known: Route | None
     ) -> tuple[Answer, checks.Identity]:
         what = self.what(sha, entry.path)
         where = f"{endpoint.url} for {what}"
@@ -209,7 +207,7 @@ class Repository:
         headers: Mapping[str, str] = {}
         if span is not None:
             headers = {"Range": f"bytes={span[0]}-{span[1] - 1}"}
-        answer, route = fetch.follow(
+        answer, route = follow(
             "GET", url, what=what, credentials=self.credentials, headers=headers, known=known
         )
         try:
@@ -223,7 +221,7 @@ class Repository:
                 start, answer.stop, total = checks.check_range_head(*head, span, entry.size, where)
                 if len(answer.read(span[0] - start)) < span[0] - start:
                     raise UnreachableError(f"{where}: broke off before the first byte that was asked for")
-            identity = fetch.identity_of(answer, route, total)
+            identity = identity_of(answer, route, total)
             if not checks.check_identity(identity, entry, sha, where):
                 self._require_shown(endpoint, sha, entry.path)
             checks.check_unchanged(self._seen.setdefault(url, identity), identity, where)
@@ -310,3 +308,47 @@ def kind_of(path: str) -> str:
 def pieces_allowed(size: int) -> int:
     """In how many answers so many bytes may come before an endpoint counts as unfit for ranges."""
     return 64 + size // CHUNK
+
+
+def parse_json(content: bytes, what: str, where: str) -> Any:
+    """Raises [`AnswerError`] for what is not JSON, such as the page of a login portal."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        start = content[:60].decode("utf-8", "replace").strip()
+        kind = checks.A_PAGE if start.startswith("<") else f"sent something else than JSON: {start!r}"
+        raise AnswerError(f"{where}: {kind} (asked for {what})") from None
+
+
+def from_info(info: Any, what: str, where: str) -> tuple[str, dict[str, FileEntry]]:
+    """Commit and files of the info of a revision, asked for with `blobs=true`. Some mirrors send no sizes."""
+    try:
+        sha = str(info["sha"])
+        found = [_entry(item["rfilename"], item, item.get("blobId")) for item in info["siblings"]]
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise AnswerError(f"{where}: the info of {what} lacks what it must have ({error!r})") from None
+    return sha, {entry.path: entry for entry in sorted(found, key=lambda entry: entry.path)}
+
+
+def from_paths_info(items: Any, what: str, where: str) -> dict[str, FileEntry]:
+    """Files of the answer to a `paths-info` or a `tree` request."""
+    try:
+        found = [_entry(item["path"], item, item.get("oid")) for item in items if item.get("type") == "file"]
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise AnswerError(f"{where}: the sizes of {what} lack what they must have ({error!r})") from None
+    return {entry.path: entry for entry in sorted(found, key=lambda entry: entry.path)}
+
+
+def _entry(path: Any, item: Mapping[str, Any], blob_id: Any) -> FileEntry:
+    if not isinstance(path, str):
+        raise ValueError(f"a path is {path!r}")
+    size = item.get("size")
+    lfs = item.get("lfs") or {}
+    sha256 = lfs.get("sha256") or lfs.get("oid")
+    size = lfs.get("size") if size is None else size
+    return FileEntry(
+        path,
+        int(size) if size is not None else None,
+        str(blob_id).lower() if blob_id else None,
+        str(sha256).lower().removeprefix("sha256:") if sha256 else None,
+    )

@@ -13,10 +13,9 @@ from typing import Any, Literal
 from reasonknee_hf.errors import ArchiveError, IntegrityError, MemberMissingError, UnsafeNameError
 from reasonknee_hf.hub.disk import GIB, DiskCache, ForkSafeLock, our_folders, write_file
 from reasonknee_hf.hub.tree import Tree
+from reasonknee_hf.hub.zips.archive_names import PartSet, common_folder, parent_folders, unsafe_reason
 from reasonknee_hf.hub.zips.directory import LOCAL_HEADER, ArchiveMember, Directory, Location
-from reasonknee_hf.hub.zips.member_names import common_folder, parent_folders, unsafe_reason
 from reasonknee_hf.hub.zips.opening import Opened, fetch_directory, listed_sizes, refuse_incomplete
-from reasonknee_hf.hub.zips.parts import PartSet
 from reasonknee_hf.hub.zips.ranges import Parts, execute, plan_requests
 
 logger = logging.getLogger(__name__)
@@ -61,9 +60,12 @@ class CutArchive:
         self.encoding = encoding
         self.cache = cache
         self._directory_cache = directory_cache
-        self._parts = Parts(tree, self.parts)
         self._lock = ForkSafeLock()
         self._opened: Opened | None = None
+
+    @cached_property
+    def _parts(self) -> Parts:
+        return Parts(self.tree, self.parts)
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ class CutArchive:
 
     def __getstate__(self) -> dict[str, Any]:
         # The directory is cheaper to read again than to send along. Cached properties go with it.
-        derived = {"path_names", "mounted"}
+        derived = {"path_names", "mounted", "_parts"}
         return {key: value for key, value in self.__dict__.items() if key not in derived} | {"_opened": None}
 
     # --- what is inside -------------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import ArchiveError, IntegrityError
-from reasonknee_hf.hub.zips.member_names import decode_name, is_shadow, normalise_name, unsafe_reason
+from reasonknee_hf.hub.zips.archive_names import decode_name, is_shadow, normalise_name, unsafe_reason
 
 LOCAL = b"PK\x03\x04"
 SPANNED_START = b"PK\x07\x08"
@@ -177,17 +177,17 @@ class ArchiveMember:
         label = f"member {self.name!r} of {where} is damaged"
         if len(packed) < self.compressed_size:
             raise IntegrityError(f"{label}: it reaches into what follows it")
-        codec = _codec()
+        codec = inflater()
         if self.method == STORED:
             content = bytes(packed)
         else:
-            inflater = codec.decompressobj(-15)
+            packer = codec.decompressobj(-15)
             try:
                 # One byte more than announced is enough to see that there would be more.
-                content = inflater.decompress(packed, self.size + 1)
+                content = packer.decompress(packed, self.size + 1)
             except codec.error as error:
                 raise IntegrityError(f"{label}: {error}") from error
-            if not inflater.eof and len(content) <= self.size:
+            if not packer.eof and len(content) <= self.size:
                 raise IntegrityError(f"{label}: its data ends after {len(content)} of {self.size} bytes")
         crc = int(codec.crc32(content))
         if len(content) != self.size or crc != self.crc:
@@ -198,8 +198,9 @@ class ArchiveMember:
         return content
 
 
-def _codec() -> Any:
-    """The fastest module that is there of those that look like `zlib`."""
+@lru_cache(maxsize=1)
+def inflater() -> Any:
+    """The module that inflates: `isal.isal_zlib` where it is installed, else `zlib`."""
     try:
         from isal import isal_zlib
     except ImportError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from reasonknee_hf.errors import ArchiveError
+from reasonknee_hf.hub.zips.archive_names import next_part
 from reasonknee_hf.hub.zips.directory import (
     LOCAL,
     LOCAL_HEADER,
@@ -22,7 +23,6 @@ from reasonknee_hf.hub.zips.directory import (
     PartsMismatchError,
     SpannedArchiveError,
 )
-from reasonknee_hf.hub.zips.parts import next_part
 from reasonknee_hf.hub.zips.ranges import Parts, Plan, RangePiece, Request, execute, plan_requests
 
 # Takes the directory of 10,000 members along with the end record.

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from fsspec.utils import merge_offset_ranges
 
 from reasonknee_hf.hub.tree import Tree
-from reasonknee_hf.hub.zips.parts import PartSet
+from reasonknee_hf.hub.zips.archive_names import PartSet
 
 T = TypeVar("T")
 

@@ -62,32 +62,31 @@ def _opened(
 ) -> Iterator[KneeVolume]:
     """The volume or mask of a scan, if there is one with a header."""
     held = files.get(scan.scan_id)
-    if held is not None and held.usable:
-        volume = KneeVolume(held.url, mask=kind == "mask", label=scan.scan_id)
-        try:
-            _ = volume.header
-        except BROKEN as error:
-            if not quiet:
-                found.add(f"{kind}-broken", str(error))
-        else:
-            if not quiet:
-                for note in volume.header.notes:
-                    found.add("header-note", f"{scan.scan_id}: {held.path}: {note}")
-            yield volume
+    if held is None or not held.usable:
+        return
+    volume = KneeVolume(held.url, mask=kind == "mask", label=scan.scan_id)
+    try:
+        notes = volume.header.notes
+    except BROKEN as error:
+        if not quiet:
+            found.add(f"{kind}-broken", str(error))
+        return
+    for note in () if quiet else notes:
+        found.add("header-note", f"{scan.scan_id}: {held.path}: {note}")
+    yield volume
 
 
 def _check_header(scan: Scan, volume: KneeVolume, found: Findings) -> bool:
     """Whether it says where it lies."""
-    name, affine = f"{scan.scan_id}: {volume.path}", volume.header.affine
+    name = f"{scan.scan_id}: {volume.path}"
     said = _series_of(volume.path or "")
     if said and f"3D_DESS_{scan.knee_side.upper()}" not in said.upper():
         found.add(f"volume-other-{'side' if '3D_DESS' in said.upper() else 'series'}", f"{name} is {said}")
     if volume.header.dtype == np.float64:
         found.add("volume-float64", name)
-    if affine is not None and not np.array_equal(affine, np.eye(4)):
-        return True
-    found.add("volume-placeless", name)
-    return False
+    if not volume.header.placed:
+        found.add("volume-placeless", name)
+    return volume.header.placed
 
 
 def _check_place(
