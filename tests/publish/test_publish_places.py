@@ -199,6 +199,17 @@ def test_a_bucket_that_is_not_there_is_one_error_first(s3_server, sample_dir, mo
     assert not fsspec.filesystem("s3").exists("absent")
 
 
+def test_a_home_and_a_folder_from_here_are_what_they_are_elsewhere(sample_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    given = options_of(sample_dir, volumes="none", limit=2)
+    for out in ("~/knee", "below/knee"):
+        convert(out, "bench", **given)
+        assert convert(out, "bench", **given).configs[0].rows == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["below", "home"]
+    assert files_below(tmp_path / "home" / "knee") == files_below(tmp_path / "below" / "knee")
+
+
 def test_push_says_where_other_places_are_written(sample_dir):
     for place in ("s3://b/knee", "buckets/me/b"):
         with pytest.raises(PublishError, match=r"convert .*writes to"):
