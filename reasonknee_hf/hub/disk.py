@@ -245,10 +245,6 @@ class DiskCache:
                     self.put(key, content)
         return content
 
-    def size(self) -> int:
-        """Bytes that the entries take now."""
-        return sum(size for _, size, _ in entries(self.folder))
-
     def _place(self, key: str) -> Path:
         name = hashlib.sha256(key.encode()).hexdigest()
         return self.folder / name[:2] / name

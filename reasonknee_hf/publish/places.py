@@ -60,7 +60,7 @@ class Place:
             )
         self._fs, below = open_root(self.root)
         self._below = below.rstrip("/")
-        self.local = Path(self.root if "://" not in self.root else below) if _is_local(self._fs) else None
+        self.local = Path(below) if _is_local(self._fs) else None
         self._folders: set[str] = set()
 
     @property

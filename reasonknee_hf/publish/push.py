@@ -182,7 +182,7 @@ def _refuse_visibility(there: Repository, job: Job, chosen: PushOptions) -> None
     if public and job.voxels and not chosen.public_volumes:
         asked = "private=True" if found == "absent" else "a private or gated repository"
         raise PublishError(
-            f"{', '.join(job.voxels)} would show MRI data in {there.repo_id} to everybody. The volumes come under "
+            f"{', '.join(job.voxels)} would show medical images in {there.repo_id} to everybody. They come under "
             "terms of their own, which the licence of the annotations does not replace: choose volumes='none', or "
             f"{asked}, or say public_volumes=True if you may."
         )

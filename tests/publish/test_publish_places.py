@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import uuid
@@ -198,6 +199,17 @@ def test_a_bucket_that_is_not_there_is_one_error_first(s3_server, sample_dir, mo
     assert not fsspec.filesystem("s3").exists("absent")
 
 
+def test_a_home_and_a_folder_from_here_are_what_they_are_elsewhere(sample_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    given = options_of(sample_dir, volumes="none", limit=2)
+    for out in ("~/knee", "below/knee"):
+        convert(out, "bench", **given)
+        assert convert(out, "bench", **given).configs[0].rows == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["below", "home"]
+    assert files_below(tmp_path / "home" / "knee") == files_below(tmp_path / "below" / "knee")
+
+
 def test_push_says_where_other_places_are_written(sample_dir):
     for place in ("s3://b/knee", "buckets/me/b"):
         with pytest.raises(PublishError, match=r"convert .*writes to"):
@@ -222,3 +234,29 @@ def test_what_others_put_there_stays(place, sample_dir):
     assert not set(done.stale) & set(left)
     assert left["bench/test-0.parquet"] == b"theirs"
     assert {json.loads(left[name])["config"] for name in left if name.startswith("bench/reason")} == {"bench"}
+
+
+def test_rows_of_a_place_are_shuffled_globally_and_resume_exactly(place, sample_dir, full_folder):
+    """One shard with a window of all scans mixes the rows of all: any may come next, and a state leads to that one."""
+    convert(place, "full", **options_of(sample_dir, volumes="none"))
+
+    def stream(source, seed=7):
+        how = {"shuffle": seed, "window": 10**6, "num_shards": 1, "masks": False, "on_error": "null"}
+        return load_dataset("full", split="train", streaming=True, source=source, **how)
+
+    rows = stream(place)
+    ids = [row["id"] for row in rows]
+    assert sorted(ids) == sorted(row["id"] for row in rows_of(sample_dir, "full", "train"))
+    scans = [one.rpartition("_")[0] for one in ids]
+    changes = sum(one != other for one, other in itertools.pairwise(scans))
+    assert changes > len(ids) / 2  # by windows of one scan it would be the number of scans
+    assert ids == [row["id"] for row in stream(str(full_folder))]
+    assert ids != [row["id"] for row in stream(place, 8)]
+    for stop in (1, 40, len(ids) - 3):
+        going = iter(rows)
+        for _ in range(stop):
+            next(going)
+        state = rows.state_dict()
+        other = stream(place)
+        other.load_state_dict(json.loads(json.dumps(state)))
+        assert [row["id"] for row in other] == ids[stop:]
