@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP_FLAGS = --quiet --disable-pip-version-check -c tests/constraints.txt
 PYTEST_FLAGS ?=
 
-.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train lint format bench clean
+.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train docs lint format bench clean
 
 demo: .venv/installed
 	.venv/bin/reasonknee demo
@@ -46,6 +46,11 @@ bench: .venv/installed-bench
 	.venv/bin/python benchmarks/masks.py --small
 	.venv/bin/python benchmarks/convert.py --small
 
+# The site, in build/site: notebooks are executed, then pages built; any warning is an error, and nothing is fetched.
+docs: .venv-docs/installed .venv/installed-test
+	.venv/bin/python docs/tools/run_notebooks.py build/notebooks notebooks/*.ipynb
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+
 lint: .venv/installed-test
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -73,6 +78,11 @@ format: .venv/installed-test
 .venv-floor/installed: setup.cfg
 	$(PYTHON) -m venv .venv-floor
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -e '.[test-floor]' 'datasets==3.6.0'
+	touch $@
+
+.venv-docs/installed: setup.cfg
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install $(PIP_FLAGS) -e '.[docs]'
 	touch $@
 
 .venv-%/installed: setup.cfg
