@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP_FLAGS = --quiet --disable-pip-version-check -c tests/constraints.txt
 PYTEST_FLAGS ?=
 
-.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train lint format bench clean
+.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train test-app lint format bench clean
 
 demo: .venv/installed
 	.venv/bin/reasonknee demo
@@ -37,6 +37,10 @@ test-slow: .venv/installed-test
 # share a costly run.
 test-train: .venv-train/installed
 	.venv-train/bin/python -m pytest tests/train tests/dataset/test_third_dataset.py -m train --dist loadscope $(PYTEST_FLAGS)
+
+# The app, in a browser; it skips without one, with the reason.
+test-app: .venv-app/installed
+	.venv-app/bin/python -m pytest tests/app $(PYTEST_FLAGS)
 
 # Side by side with what people use today, at small size; without --small they take long and want an idle machine.
 bench: .venv/installed-bench
@@ -73,6 +77,11 @@ format: .venv/installed-test
 .venv-floor/installed: setup.cfg
 	$(PYTHON) -m venv .venv-floor
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -e '.[test-floor]' 'datasets==3.6.0'
+	touch $@
+
+.venv-app/installed: setup.cfg tests/constraints.txt
+	$(PYTHON) -m venv .venv-app
+	.venv-app/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,app,test-app]'
 	touch $@
 
 .venv-%/installed: setup.cfg

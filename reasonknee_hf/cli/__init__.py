@@ -15,6 +15,7 @@ from reasonknee_hf.errors import ReasonKneeError
 # Command name -> (module, one-line help). A module is imported only when its command is asked for; it offers
 # `configure(parser)` and `run(args) -> int`.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "app": ("reasonknee_hf.cli.app_command", "look at cases in a browser, and at what two runs answered"),
     "bench": (
         "reasonknee_hf.cli.bench_command",
         "ReasonKnee-Bench: score a run, write its items, look at one",
