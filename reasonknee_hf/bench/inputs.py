@@ -240,9 +240,9 @@ def _from_file(path: Path, named: NamedByRow, columns: Columns) -> Iterator[Entr
 
 
 _KINDS = (
-    'Known are rows of {"id", "prediction"} as JSON lines, CSV or Parquet, samples of lm-eval, output of the batch API of '
-    "OpenAI and vLLM, samples of Inspect, the dict of the published zero-shot scripts and the list of the published SFT "
-    "script."
+    'Known are rows of {"id", "prediction"} as JSON lines, CSV or Parquet, samples of lm-eval and of Inspect, output of'
+    " the batch API of OpenAI and vLLM, the dict of the published zero-shot scripts and the list of the published SFT"
+    " script."
 )
 _TOO_DEEP = "brackets are nested too deeply to be read; no answer needs that."
 
