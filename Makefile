@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP_FLAGS = --quiet --disable-pip-version-check -c tests/constraints.txt
 PYTEST_FLAGS ?=
 
-.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train test-app lint format bench clean
+.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train test-app test-dist lint format bench clean
 
 demo: .venv/installed
 	.venv/bin/reasonknee demo
@@ -41,6 +41,10 @@ test-train: .venv-train/installed
 # The app, in a browser; it skips without one, with the reason.
 test-app: .venv-app/installed
 	.venv-app/bin/python -m pytest tests/app $(PYTEST_FLAGS)
+
+# The command out of the built wheel, in empty environments.
+test-dist: .venv/installed-test
+	.ci/dist .venv/bin/python
 
 # Side by side with what people use today, at small size; without --small they take long and want an idle machine.
 bench: .venv/installed-bench
