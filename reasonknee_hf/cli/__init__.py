@@ -6,6 +6,7 @@ import argparse
 import importlib
 import io
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -90,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk is told like any other error
         return code
     except ReasonKneeError as error:
-        print(f"reasonknee: {error}", file=sys.stderr)
+        print(f"reasonknee: {_as_typed(str(error), args)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as error:
         print(f"reasonknee: {str(error) or 'interrupted'}", file=sys.stderr)
@@ -102,6 +103,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"reasonknee: {error}", file=sys.stderr)
         _give_up_stdout()
         return 1
+
+
+def _as_typed(text: str, args: argparse.Namespace) -> str:
+    """A message with options as this command has them: `on_error='skip'` is `--on-error skip`."""
+
+    def option(found: re.Match[str]) -> str:
+        if not hasattr(args, found[1]):
+            return found[0]
+        return f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] else "")
+
+    return re.sub(r"\b([a-z]+(?:_[a-z]+)*)=(?:'([^']*)'|(?=[\s,.;:)]|$))", option, text)
 
 
 def _add_quiet(parser: argparse.ArgumentParser) -> None:

@@ -85,3 +85,11 @@ def test_sizes_of_caches_as_json(capsys):
     told = json.loads(capsys.readouterr().out)
     assert main(["cache", "size", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == sum(kind["bytes"] for kind in told.values())
+
+
+def test_errors_name_options_as_the_command_has_them(tmp_path, capsys):
+    assert main(["convert", str(tmp_path / "out"), "--source", "sample", "--quiet"]) == 1
+    told = capsys.readouterr().err
+    assert "--images" in told
+    assert "--on-error skip" in told
+    assert "on_error" not in told
