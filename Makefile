@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP_FLAGS = --quiet --disable-pip-version-check -c tests/constraints.txt
 PYTEST_FLAGS ?=
 
-.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train test-app test-dist lint format bench clean
+.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train test-app test-dist test-harness lint format bench clean
 
 demo: .venv/installed
 	.venv/bin/reasonknee demo
@@ -41,6 +41,10 @@ test-train: .venv-train/installed
 # The app, in a browser; it skips without one, with the reason.
 test-app: .venv-app/installed
 	.venv-app/bin/python -m pytest tests/app $(PYTEST_FLAGS)
+
+# The tasks of lm-evaluation-harness and of Inspect, run by them.
+test-harness: .venv-harness/installed
+	.venv-harness/bin/python -m pytest tests/bench/test_bench_harness.py tests/bench/test_bench_inspect.py $(PYTEST_FLAGS)
 
 # The command out of the built wheel, in empty environments.
 test-dist: .venv/installed-test
@@ -86,6 +90,11 @@ format: .venv/installed-test
 .venv-app/installed: setup.cfg tests/constraints.txt
 	$(PYTHON) -m venv .venv-app
 	.venv-app/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,app,test-app]'
+	touch $@
+
+.venv-harness/installed: setup.cfg tests/constraints.txt
+	$(PYTHON) -m venv .venv-harness
+	.venv-harness/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,harness,test-harness]'
 	touch $@
 
 .venv-%/installed: setup.cfg
