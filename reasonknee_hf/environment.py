@@ -155,3 +155,8 @@ def settings() -> dict[str, str]:
 def is_completing() -> bool:
     """Whether a shell asks the command how its line could go on, by way of `argcomplete`."""
     return "_ARGCOMPLETE" in os.environ and find_spec("argcomplete") is not None
+
+
+def openai_key() -> str | None:
+    """`OPENAI_API_KEY`: what a server of models is shown where a call does not say so."""
+    return _text("OPENAI_API_KEY")
