@@ -3,7 +3,8 @@ PYTHON ?= python3
 PIP_FLAGS = --quiet --disable-pip-version-check -c tests/constraints.txt
 PYTEST_FLAGS ?=
 
-.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train docs lint format bench clean
+.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train test-app test-dist test-harness docs lint \
+	format bench clean
 
 demo: .venv/installed
 	.venv/bin/reasonknee demo
@@ -37,6 +38,18 @@ test-slow: .venv/installed-test
 # share a costly run.
 test-train: .venv-train/installed
 	.venv-train/bin/python -m pytest tests/train tests/dataset/test_third_dataset.py -m train --dist loadscope $(PYTEST_FLAGS)
+
+# The app, in a browser; it skips without one, with the reason.
+test-app: .venv-app/installed
+	.venv-app/bin/python -m pytest tests/app $(PYTEST_FLAGS)
+
+# The tasks of lm-evaluation-harness and of Inspect, run by them.
+test-harness: .venv-harness/installed
+	.venv-harness/bin/python -m pytest tests/bench/test_bench_harness.py tests/bench/test_bench_inspect.py $(PYTEST_FLAGS)
+
+# The command out of the built wheel, in empty environments.
+test-dist: .venv/installed-test
+	.ci/dist .venv/bin/python
 
 # Side by side with what people use today, at small size; without --small they take long and want an idle machine.
 bench: .venv/installed-bench
@@ -83,6 +96,16 @@ format: .venv/installed-test
 .venv-docs/installed: setup.cfg
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip install $(PIP_FLAGS) -e '.[docs]'
+	touch $@
+
+.venv-app/installed: setup.cfg tests/constraints.txt
+	$(PYTHON) -m venv .venv-app
+	.venv-app/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,app,test-app]'
+	touch $@
+
+.venv-harness/installed: setup.cfg tests/constraints.txt
+	$(PYTHON) -m venv .venv-harness
+	.venv-harness/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,harness,test-harness]'
 	touch $@
 
 .venv-%/installed: setup.cfg

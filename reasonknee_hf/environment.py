@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from importlib.util import find_spec
 
 from reasonknee_hf.errors import OptionError
 
@@ -149,3 +150,13 @@ def settings() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if (name in names or name.startswith("REASONKNEE_")) and not re.search("TOKEN|SECRET|KEY$", name)
     }
+
+
+def is_completing() -> bool:
+    """Whether a shell asks the command how its line could go on, by way of `argcomplete`."""
+    return "_ARGCOMPLETE" in os.environ and find_spec("argcomplete") is not None
+
+
+def openai_key() -> str | None:
+    """`OPENAI_API_KEY`: what a server of models is shown where a call does not say so."""
+    return _text("OPENAI_API_KEY")

@@ -28,6 +28,7 @@ FLOORS = (
     ("dataset",),
     ("bench", "verify"),
     ("train", "publish"),
+    ("running",),
     ("knee", "tumor"),
     ("__init__",),
     ("cli",),

@@ -219,7 +219,7 @@ def comparison_text(data: Mapping[str, Any], *, markdown: bool = False) -> str:
     """The comparison for a terminal, or as Markdown."""
     count = data["count"]
     lines = [
-        f"{count['items']} items of {count['patients']} patients; rules {data['rules']['version']}.",
+        f"{count['items']} items, patients: {count['patients']}; rules {data['rules']['version']}.",
         *(f"CAVEAT: {caveat}" for caveat in data["caveats"]),
     ]
     tables = comparison_tables(data)

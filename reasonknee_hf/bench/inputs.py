@@ -1,9 +1,8 @@
 """Prediction files, as people have them, merged by id.
 
 - Rows with an `id` and a `prediction`, which is raw model text or an object: JSON lines, a JSON list, CSV (with
-  commas, semicolons or tabs), Parquet, a data frame. Where there is no `prediction`, one of `response`,
-  `output`, `completion`, `generation` or `generated_text` is the answer; never `answer`, which is what a
-  reference calls its own. A number `confidence` beside it is kept for the curve of risk and coverage.
+  commas, semicolons or tabs), Parquet, a data frame. What other programs write is known too, see `runner_rows`. A
+  number `confidence` beside it is kept for the curve of risk and coverage.
 - The dict that the published zero-shot scripts write: the key is the id, the member that ends in `_result`
   the answer; an entry without one was never answered. (After a failed call one of these scripts writes the
   result of the item before once more. It is for another lesion, and so no answer.)
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from reasonknee_hf.bench.prediction_tables import kind_of_table, rows_of_file, rows_of_object
+from reasonknee_hf.bench.runner_rows import ID_KEYS, Columns, told_by
 from reasonknee_hf.errors import OptionError, PredictionError
 
 Conflicts = Literal["raise", "invalid"]
@@ -40,8 +40,7 @@ Predictions: TypeAlias = (
 NamedByRow: TypeAlias = "Callable[[Mapping[str, Any]], Entry | None]"
 """Gives the entry of a row that names its item in the benchmark's own way; see `Scorer.entry`."""
 
-ANSWER_KEYS = ("response", "output", "completion", "generation", "generated_text")
-"""What people call a prediction."""
+_FOUND = Columns()
 
 CONFLICTING = object()
 """Stands for the answer of an item whose conflicting repeats make it invalid."""
@@ -58,6 +57,7 @@ class Entry:
         scan_id: The scan, where the file gives it instead of an id.
         prompt: The prompt, likewise.
         confidence: How sure the model was, on any scale, if the file says so.
+        form: What kind of file it stood in.
     """
 
     id: str | None
@@ -65,6 +65,7 @@ class Entry:
     scan_id: str | None = None
     prompt: str | None = None
     confidence: float | None = None
+    form: str = "rows"
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Merged:
         unknown: Ids, sorted, that no reference has.
         respelled: Ids matched only after leading zeros, blanks and `.nii.gz` were ignored.
         confidences: Item id to confidence, where the entry that counts has one.
+        forms: The kinds of files that entries stood in.
     """
 
     answers: dict[str, Any] = field(default_factory=dict)
@@ -90,15 +92,19 @@ class Merged:
     unknown: list[str] = field(default_factory=list)
     respelled: int = 0
     confidences: dict[str, float] = field(default_factory=dict)
+    forms: set[str] = field(default_factory=set)
 
 
-def read_entries(predictions: Predictions, named: NamedByRow = lambda row: None) -> Iterator[Entry]:
+def read_entries(
+    predictions: Predictions, named: NamedByRow = lambda row: None, columns: Columns = _FOUND
+) -> Iterator[Entry]:
     """The entries of prediction files or of objects in memory.
 
     Args:
         predictions: A path, a mapping of id to answer, rows `{"id", "prediction"}`, a data frame of them, or
             an iterable of paths or rows.
         named: How the benchmark's own rows name their item.
+        columns: Names of the columns of ids and answers, where they are not to be found.
 
     Raises:
         PredictionError: A file cannot be read or is none of the known kinds, or no file holds anything.
@@ -111,10 +117,10 @@ def read_entries(predictions: Predictions, named: NamedByRow = lambda row: None)
     for index, item in enumerate(given):
         if not isinstance(item, str | os.PathLike):
             filled = True
-            yield _from_row(item, f"prediction {index}", named)
+            yield _from_row(item, f"prediction {index}", named, columns)
             continue
         paths.append(str(item))
-        for entry in _from_file(Path(item), named):
+        for entry in _from_file(Path(item), named, columns):
             filled = True
             yield entry
     if paths and not filled:
@@ -142,6 +148,7 @@ def merge(
     unknown: set[str] = set()
     for entry in entries:
         merged.entries += 1
+        merged.forms.add(entry.form)
         item, respelled = resolve(entry)
         if item is None:
             unknown.add(entry.id or f"{entry.scan_id}: {(entry.prompt or '')[:60]}")
@@ -194,19 +201,19 @@ def _is_blank(answer: Any) -> bool:
     return answer is None or (isinstance(answer, Mapping | list | tuple) and not answer)
 
 
-def _from_file(path: Path, named: NamedByRow) -> Iterator[Entry]:
+def _from_file(path: Path, named: NamedByRow, columns: Columns) -> Iterator[Entry]:
     try:
-        kind = kind_of_table(path)
+        kind = kind_of_table(path, [columns.id] if columns.id else ID_KEYS)
         if kind is not None:
             for number, row in enumerate(rows_of_file(path, kind), start=1):
-                yield _from_row(row, f"{path}, row {number}", named)
+                yield _from_row(row, f"{path}, row {number}", named, columns)
             return
         with path.open(encoding="utf-8-sig") as file:
             filled = (line for line in file if line.strip())
             first = next(filled, "")
             if _is_row(first, more=any(filled)):
                 file.seek(0)
-                yield from _from_lines(file, path, named)
+                yield from _from_lines(file, path, named, columns)
                 return
         content = json.loads(path.read_text(encoding="utf-8-sig")) if first else []
     except PredictionError:
@@ -227,14 +234,15 @@ def _from_file(path: Path, named: NamedByRow) -> Iterator[Entry]:
         yield from _from_mapping(content, str(path))
     elif isinstance(content, list):
         for index, item in enumerate(content):
-            yield _from_row(item, f"{path}, entry {index}", named)
+            yield _from_row(item, f"{path}, entry {index}", named, columns)
     else:
         raise PredictionError(f"{path}: holds a single {type(content).__name__}. {_KINDS}")
 
 
 _KINDS = (
-    'Known are rows of {"id", "prediction"} as JSON lines, CSV or Parquet, the dict of the published zero-shot '
-    "scripts and the list of the published SFT script."
+    'Known are rows of {"id", "prediction"} as JSON lines, CSV or Parquet, samples of lm-eval and of Inspect, output of'
+    " the batch API of OpenAI and vLLM, the dict of the published zero-shot scripts and the list of the published SFT"
+    " script."
 )
 _TOO_DEEP = "brackets are nested too deeply to be read; no answer needs that."
 
@@ -259,10 +267,10 @@ def _is_row(line: str, *, more: bool) -> bool:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(row, dict) and (more or "id" in row or "generated_text" in row)
+    return isinstance(row, dict) and (more or "generated_text" in row or not row.keys().isdisjoint(ID_KEYS))
 
 
-def _from_lines(file: Iterable[str], path: Path, named: NamedByRow) -> Iterator[Entry]:
+def _from_lines(file: Iterable[str], path: Path, named: NamedByRow, columns: Columns) -> Iterator[Entry]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
@@ -274,24 +282,22 @@ def _from_lines(file: Iterable[str], path: Path, named: NamedByRow) -> Iterator[
             ) from error
         except RecursionError as error:
             raise PredictionError(f"{path}, line {number}: {_TOO_DEEP}") from error
-        yield _from_row(row, f"{path}, line {number}", named)
+        yield _from_row(row, f"{path}, line {number}", named, columns)
 
 
-def _from_row(row: Any, name: str, named: NamedByRow) -> Entry:
+def _from_row(row: Any, name: str, named: NamedByRow, columns: Columns) -> Entry:
     if isinstance(row, Mapping):
-        if "id" in row and "prediction" in row:
-            return Entry(str(row["id"]), row["prediction"], confidence=_confidence(row, name))
-        entry = named(row)
-        if entry is not None:
-            return entry
-        keys = [key for key in ANSWER_KEYS if key in row]
-        if "id" in row and len(keys) == 1:
-            return Entry(str(row["id"]), row[keys[0]], confidence=_confidence(row, name))
+        own = None if "prediction" in row or columns.answer else named(row)
+        if own is not None:
+            return own
+        told = told_by(row, columns)
+        if told is not None:
+            return Entry(told.id, told.answer, confidence=_confidence(row, name), form=told.form)
     found = (
         f"the keys {', '.join(map(str, row)) or 'none'}" if isinstance(row, Mapping) else type(row).__name__
     )
-    needed = '"id" and "prediction", or "image", "prompt" and "generated_text"'
-    raise PredictionError(f"{name}: has {found}; needs {needed}.")
+    needed = '"id" and one of "prediction", "response", "output", "text", or "image", "prompt" and "generated_text"'
+    raise PredictionError(f"{name}: has {found}; needs {needed}. Or name the columns of ids and of answers.")
 
 
 def _confidence(row: Mapping[str, Any], name: str) -> float | None:
@@ -312,14 +318,14 @@ def _from_mapping(content: Mapping[str, Any], name: str) -> Iterator[Entry]:
         raise PredictionError(f"{name}: is one row, not a set of predictions. {_KINDS}")
     for item, value in content.items():
         if not published:
-            yield Entry(str(item), value)
+            yield Entry(str(item), value, form="mapping")
             continue
         keys = _result_keys(value)
         if len(keys) > 1 or not isinstance(value, Mapping):
             raise PredictionError(f"{name}, entry {item}: {len(keys)} members end in _result, one is needed.")
         # An entry without a result was opened by the published scripts and never filled: nothing was
         # answered.
-        yield Entry(str(item), value[keys[0]] if keys else None)
+        yield Entry(str(item), value[keys[0]] if keys else None, form="zero-shot script")
 
 
 def _is_one_row(content: Mapping[str, Any]) -> bool:

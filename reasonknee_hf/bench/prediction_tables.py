@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from reasonknee_hf.errors import PredictionError
 _DELIMITERS = ",;\t"
 
 
-def kind_of_table(path: Path) -> str | None:
-    """`"parquet"`, or the delimiter of a CSV file whose header names an `id`; `None` if it is no table."""
+def kind_of_table(path: Path, ids: Collection[str] = ("id",)) -> str | None:
+    """`"parquet"`, or the delimiter of a CSV file whose header has one of these names; `None` if it is no table."""
     with path.open("rb") as file:
         if file.read(4) == b"PAR1":
             return "parquet"
@@ -21,7 +21,7 @@ def kind_of_table(path: Path) -> str | None:
     if header.startswith(("{", "[")):
         return None
     for delimiter in _DELIMITERS:
-        if "id" in [name.strip().strip('"') for name in header.split(delimiter)]:
+        if not {name.strip().strip('"') for name in header.split(delimiter)}.isdisjoint(ids):
             return delimiter
     return None
 

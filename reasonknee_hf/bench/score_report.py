@@ -150,7 +150,7 @@ class Report:
         revision = revision or source.get("revision")
         subset = "" if self.data["subset"] is None else f"SUBSET of the benchmark: {self.data['subset']}. "
         about = (
-            f"{subset}{self.data['name']}; {count['items']} items of {count['patients']} patients; "
+            f"{subset}{self.data['name']}; {count['items']} items, patients: {count['patients']}; "
             f"rules {rules['version']}, {'strict' if rules['strict'] else 'repaired'} answers; "
             f"coverage {self.figure('coverage'):.3f}"
         )

@@ -86,7 +86,8 @@ def headline(data: dict[str, Any]) -> list[str]:
     lines += [
         f"{count['items']} items ({count['grades']} grades, {count['items_with_box']} boxes) of "
         f"{count['scans']} scans; patients: {count['patients']}.",
-        f"{inputs['entries']} predictions read: {inputs['answered_items']} items answered, "
+        f"{inputs['entries']} predictions read ({', '.join(inputs['forms']) or 'none'}): "
+        f"{inputs['answered_items']} items answered, "
         f"{inputs['missing_items']} missing, {inputs['identical_repeats']} identical repeats ignored, "
         f"{inputs['passed_over_entries']} entries without an answer passed over, "
         f"{inputs['conflicting_items']} items with conflicting answers ({rules['conflicts']}), "

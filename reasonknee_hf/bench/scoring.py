@@ -28,6 +28,7 @@ from reasonknee_hf.bench.outcome import Outcome
 from reasonknee_hf.bench.priors import Priors
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.bench.references import References
+from reasonknee_hf.bench.runner_rows import Columns
 from reasonknee_hf.bench.score_report import Report
 from reasonknee_hf.bench.scorer import Scorer, scorer_of
 from reasonknee_hf.bench.summary import summarise
@@ -54,6 +55,8 @@ def score(
     subset: str | None = None,
     name: str = "this run",
     source: Mapping[str, Any] | None = None,
+    id_column: str | None = None,
+    answer_column: str | None = None,
 ) -> Report:
     """Scores the answers of one run.
 
@@ -77,6 +80,7 @@ def score(
         subset: What part of the benchmark `references` are, if they are not all of it.
         name: What to call the run in tables.
         source: Where `references` come from: `id` and, of a Hub release, `revision`.
+        id_column, answer_column: Names of those columns of the files, where they are not to be found.
 
     Raises:
         PredictionError: A prediction file cannot be read, or answers conflict and `conflicts` is `raise`.
@@ -92,7 +96,9 @@ def score(
         if not isinstance(value, int | np.integer) or value < 0:
             raise OptionError(f"{option}= is a whole number, 0 or more, not {value!r}.")
     rows = references if isinstance(references, References) else scorer.references(references)
-    merged = merge(read_entries(predictions, scorer.entry), _resolver(rows), conflicts)
+    merged = merge(
+        read_entries(predictions, scorer.entry, Columns(id_column, answer_column)), _resolver(rows), conflicts
+    )
     if only_answered:
         rows = rows.take([index for index, item in enumerate(rows.ids) if item in merged.answers])
         subset = "; ".join(filter(None, (subset, "answered items only")))

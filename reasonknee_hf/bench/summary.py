@@ -44,6 +44,7 @@ def summarise(outcome: Outcome, priors: Priors | None, bootstrap: Bootstrap) -> 
         },
         "inputs": {
             "entries": merged.entries,
+            "forms": sorted(merged.forms),
             "answered_items": len(merged.answers),
             "missing_items": len(references) - sum(item in merged.answers for item in references.ids),
             "identical_repeats": merged.repeats,

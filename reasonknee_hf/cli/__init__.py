@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import logging
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +17,7 @@ from reasonknee_hf.errors import ReasonKneeError
 # Command name -> (module, one-line help). A module is imported only when its command is asked for; it offers
 # `configure(parser)` and `run(args) -> int`.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "app": ("reasonknee_hf.cli.app_command", "look at cases in a browser, and at what two runs answered"),
     "bench": (
         "reasonknee_hf.cli.bench_command",
         "ReasonKnee-Bench: score a run, write its items, look at one",
@@ -53,6 +56,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+_EXIT_CODES = "Exit code: 0 if done, 1 for an error, 2 for a wrong command line, 130 if interrupted."
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -62,15 +68,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     run = None
+    completes = environment.is_completing()
     for name, (module_name, text) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text)
-        if name == chosen:
+        command = commands.add_parser(name, help=text, description=text, epilog=_EXIT_CODES)
+        if name == chosen or completes:
             module = importlib.import_module(module_name)
             module.configure(command)
+            _add_quiet(command)
             run = module.run
+    if completes:
+        importlib.import_module("argcomplete").autocomplete(parser)  # prints, and ends the program
     args = parser.parse_args(arguments)
     assert run is not None
     environment.choose_cache(getattr(args, "cache", None), getattr(args, "cache_size", None))
+    if args.quiet:
+        _be_quiet()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Answers of models may hold halves of characters, which no encoding has.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -79,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk is told like any other error
         return code
     except ReasonKneeError as error:
-        print(f"reasonknee: {error}", file=sys.stderr)
+        print(f"reasonknee: {_as_typed(str(error), args)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as error:
         print(f"reasonknee: {str(error) or 'interrupted'}", file=sys.stderr)
@@ -91,6 +103,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"reasonknee: {error}", file=sys.stderr)
         _give_up_stdout()
         return 1
+
+
+def _as_typed(text: str, args: argparse.Namespace) -> str:
+    """A message with options as this command has them: `on_error='skip'` is `--on-error skip`."""
+
+    def option(found: re.Match[str]) -> str:
+        if not hasattr(args, found[1]):
+            return found[0]
+        return f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] else "")
+
+    return re.sub(r"\b([a-z]+(?:_[a-z]+)*)=(?:'([^']*)'|(?=[\s,.;:)]|$))", option, text)
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Gives a command and the commands below it the option `--quiet`, where they have none of their own."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in below:
+        for command in action.choices.values():
+            command.epilog = command.epilog or _EXIT_CODES
+            _add_quiet(command)
+    if not below and "--quiet" not in parser._option_string_actions:
+        parser.add_argument("--quiet", action="store_true", help="no progress bars and no warnings")
+
+
+def _be_quiet() -> None:
+    import datasets
+
+    datasets.disable_progress_bars()
+    logging.getLogger("reasonknee_hf").setLevel(logging.ERROR)
 
 
 def _give_up_stdout() -> None:

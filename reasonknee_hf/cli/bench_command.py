@@ -21,6 +21,7 @@ from reasonknee_hf.cli.bench_options import (
     save_text,
     subset_of,
 )
+from reasonknee_hf.cli.bench_run import add_run, run_run
 from reasonknee_hf.cli.source_options import (
     add_source_options,
     check_picture,
@@ -41,6 +42,7 @@ _PRED = "prediction file, or SETTING=FILE; files of one setting are parts of one
 def configure(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="bench", metavar="WHAT", required=True)
     for name, add in (
+        ("run", add_run),
         ("score", _add_score),
         ("compare", add_compare),
         ("prompts", _add_prompts),
@@ -51,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 _HELP = {
+    "run": "ask a model all questions, from its name to a file that can be scored",
     "score": "score one run, or several settings of one model with their attribution table",
     "compare": "compare models item by item: differences, intervals, p values",
     "prompts": "write what a model must answer in one setting, as JSON lines",
@@ -112,7 +115,14 @@ def _add_priors(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    kinds = {"score": _score, "compare": run_compare, "prompts": _prompts, "item": _item, "priors": _priors}
+    kinds = {
+        "run": run_run,
+        "score": _score,
+        "compare": run_compare,
+        "prompts": _prompts,
+        "item": _item,
+        "priors": _priors,
+    }
     return kinds[args.bench](args)
 
 

@@ -35,6 +35,8 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         default="raise",
         help="differing repeats: an error, or invalid",
     )
+    parser.add_argument("--id-column", metavar="NAME", help="column of the ids (default: id, custom_id, …)")
+    parser.add_argument("--answer-column", metavar="NAME", help="column of the answers (default: found)")
     parser.add_argument("--box-ends", choices=("inclusive", "continuous"), default="inclusive")
     parser.add_argument("--box-order", default="ssxxyy", help="what the six numbers are (default: ssxxyy)")
     parser.add_argument(
@@ -107,6 +109,8 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
         "conflicts": args.conflicts,
         "iou_threshold": args.iou_threshold,
         "spacing": _triple(args.spacing, "--spacing"),
+        "id_column": args.id_column,
+        "answer_column": args.answer_column,
     }
 
 

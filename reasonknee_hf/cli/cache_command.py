@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "kind", nargs="*", help=f"only some of: {', '.join(_KINDS)} (default: all of them)"
         )
+        if name in ("ls", "size"):
+            action.add_argument("--json", action="store_true", help="print JSON")
         if name == "prune":
             action.add_argument("--max-size", required=True, metavar="BYTES", help="keep so much, e.g. 5GB")
         add_cache_options(action)
@@ -39,7 +42,11 @@ def run(args: argparse.Namespace) -> int:
     folders = _folders(args.kind)
     found = {kind: list(entries(folder)) for kind, folder in folders.items()}
     everything = [entry for some in found.values() for entry in some]
-    if args.action == "ls":
+    if args.action in ("ls", "size") and args.json:
+        sizes = {kind: sum(size for _, size, _ in some) for kind, some in found.items()}
+        told = {k: {"files": len(found[k]), "bytes": sizes[k], "folder": str(folders[k])} for k in found}
+        print(json.dumps(told if args.action == "ls" else sum(sizes.values())))
+    elif args.action == "ls":
         _list(found, folders)
     elif args.action == "size":
         print(sum(size for _, size, _ in everything))

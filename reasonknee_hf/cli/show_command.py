@@ -56,7 +56,7 @@ def draw_row(
         OptionError: Pictures are not written in the format of `out`.
     """
     from reasonknee_hf.look.figures import draw_case
-    from reasonknee_hf.look.page import case_page
+    from reasonknee_hf.look.page import case_page, row_facts
 
     name = row.get("id") or row.get("scan_id") or "row"
     if row.get("image") is None:
@@ -64,27 +64,13 @@ def draw_row(
             f"{name}: there is no volume to show. The MRI volumes come from the Osteoarthritis Initiative;"
             " give the folder that holds them as --images"
         )
-    facts: dict[str, Any] = {"mask": row.get("mask"), **_shown(row)}
+    facts: dict[str, Any] = {"mask": row.get("mask"), **row_facts(row)}
     if page:
-        rows, more = [_shown(other) for other in before], [_shown(other) for other in after]
+        rows, more = [row_facts(other) for other in before], [row_facts(other) for other in after]
         written = case_page(row["image"], before=rows, after=more, **facts)
         Path(out).write_text(written, encoding="utf-8", errors="backslashreplace")
     else:
         draw_case(row["image"], out=out, **facts)
-
-
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is shown of a row beside its volume."""
-    name = row.get("id") or row.get("scan_id") or "row"
-    return {
-        "box": row.get("bbox"),
-        "title": ", ".join(str(part) for part in (name, row.get("structure"), row.get("subregion")) if part),
-        "question": row.get("prompt") or "",
-        "grades": "\n".join(
-            f"{e['lesion']}, {e['attribute']}: {e['grade']}" for e in row.get("grades") or []
-        ),
-        "text": row.get("cot") or "",
-    }
 
 
 def find_row(wanted: str, **options: Any) -> dict[str, Any]:

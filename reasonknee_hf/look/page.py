@@ -38,6 +38,7 @@ def case_page(
     before: Sequence[Mapping[str, Any]] = (),
     after: Sequence[Mapping[str, Any]] = (),
     quality: int = 88,
+    embedded: bool = False,
 ) -> str:
     """Makes the page.
 
@@ -46,6 +47,10 @@ def case_page(
         before, after: other rows of the same volume to step to, each with any of `box`, `title`, `question`, `grades`
             and `text`. The page says it of a box that does not fit.
         quality: of the JPEG, 1 to 95. A volume of 160x384x384 gives a page of 5 to 10 MB.
+        embedded: for a frame of another page, which says what is to be seen: it shows no texts, says `{asked: "row"}`
+            when it is ready and `{asked: "next"}` or `"previous"` at the keys for it, and goes where it is told by
+            `postMessage({row, boxes: [{box, name, colour}]})`; `row` counts in `before`, the row and `after`, and
+            boxes are as rows have them.
 
     Returns:
         The page as HTML text.
@@ -59,12 +64,27 @@ def case_page(
     facts = _facts(shown, quality) | {
         "cases": [_case(shown, **case) for case in (*before, own, *after)],
         "first": len(before),
+        "embedded": embedded,
     }
     # "<" inside the data could close the script element early, or open another
     data = json.dumps(facts, ensure_ascii=True).replace("<", "\\u003c")
     values = {"TITLE": html.escape(title), "DATA": data}
     template = files("reasonknee_hf.look").joinpath("page.html").read_text(encoding="utf-8")
     return re.sub("@(TITLE|DATA)@", lambda found: values[found[1]], template)
+
+
+def row_facts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of a decoded row beside its volume and mask: keywords of [`case_page`] and of `draw_case`."""
+    name = row.get("id") or row.get("scan_id") or "row"
+    return {
+        "box": row.get("bbox"),
+        "title": ", ".join(str(part) for part in (name, row.get("structure"), row.get("subregion")) if part),
+        "question": row.get("prompt") or row.get("question") or "",
+        "grades": "\n".join(
+            f"{e['lesion']}, {e['attribute']}: {e['grade']}" for e in row.get("grades") or []
+        ),
+        "text": row.get("cot") or "",
+    }
 
 
 def _case(

@@ -41,6 +41,7 @@ class Style:
             mapping or as a file of JSON lines `{"id", "bbox"}`, ends inclusive.
         seed: With `jitter` in the view, what its crops are drawn by, beside the row's id and the epoch.
         dataset: Short name of the dataset that rows come from; the first one that is known by default.
+        asked_only: The chat ends with the user also where a target is given, which then only says what is asked for.
 
     Raises:
         OptionError: An option has no such value; or the view would be made around the true box, of which the model is
@@ -58,6 +59,12 @@ class Style:
     regions: Mapping[str, Sequence[int]] | str | PathLike[str] | None = None
     seed: int = 0
     dataset: str | None = None
+    asked_only: bool = False
+
+    @property
+    def said(self) -> str | None:
+        """What the assistant says; `None` where the chat ends with the user."""
+        return None if self.asked_only else self.target
 
     @cached_property
     def lessons(self) -> Lessons:
@@ -125,7 +132,7 @@ def conversation(row: Mapping[str, Any], **options: Any) -> list[Message]:
     Args:
         row: A row of any config with questions.
         options: Those of [`Style`]: `setting`, `view`, `target`, `coordinates`, `region_as`, `prompts`,
-            `system`, `clip`, `regions`, `seed`, `dataset`.
+            `system`, `clip`, `regions`, `seed`, `dataset`, `asked_only`.
 
     Returns:
         Messages `{"role", "content"}`. The content is a list of blocks: `{"type": "video", "video": array}`
@@ -171,7 +178,7 @@ def messages(
 
 def answer_text(row: Mapping[str, Any], style: Style, view: View) -> str | None:
     """What the assistant says, with its box in the coordinates of the style; `None` without a target."""
-    if style.target is None:
+    if style.said is None or style.target is None:
         return None
     words = style.lessons
     if style.target in words.box_targets and style.coordinates == "view":

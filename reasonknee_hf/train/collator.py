@@ -148,11 +148,29 @@ class Collator:
             rows = [self.augment(row) for row in rows]
         views = [row_view(row, self.style) for row in rows]
         pictures = [view.draw(row_volume(row)) for row, view in zip(rows, views, strict=True)]
+        return self.drawn(rows, views, pictures, padding)
+
+    def drawn(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        views: Sequence[View],
+        pictures: Sequence[npt.NDArray[np.uint8]],
+        padding: Sequence[bool] = (),
+    ) -> Batch:
+        """A batch of rows whose views have been drawn.
+
+        Args:
+            rows: The rows.
+            views: What `row_view` laid out for each.
+            pictures: What each view drew: frames, height, width.
+            padding: Which rows only fill the batch; none by default.
+        """
+        padding = list(padding) or [False] * len(rows)
         prompts, answers = zip(
             *(self._texts(row, view) for row, view in zip(rows, views, strict=True)), strict=True
         )
-        tensors = self._process(list(prompts), views, pictures, list(map(name_of, rows)))
-        if self.style.target is not None:
+        tensors = self._process(list(prompts), list(views), list(pictures), list(map(name_of, rows)))
+        if self.style.said is not None:
             tensors = self._with_answers(tensors, list(answers))
         self._check_length(tensors, rows)
         if "labels" in tensors:
@@ -176,7 +194,7 @@ class Collator:
         )
         chat = messages(row, self.style, view, blocks)
         template = self.processor.apply_chat_template
-        if self.style.target is None:
+        if self.style.said is None:
             return template(chat, tokenize=False, add_generation_prompt=True), ""
         prompt: str = template(chat[:-1], tokenize=False, add_generation_prompt=True)
         whole: str = template(chat, tokenize=False)
@@ -196,7 +214,7 @@ class Collator:
         import torch
 
         options: dict[str, Any] = {"padding": True, "padding_side": "right", "return_tensors": "pt"}
-        if self.style.target is None:
+        if self.style.said is None:
             options["padding_side"] = "left"
         rgb = [torch.from_numpy(p).unsqueeze(1).expand(-1, 3, -1, -1) for p in pictures]
         if views[0].kind == "video":

@@ -55,7 +55,7 @@ class TumorScorer:
         told = told or row.get("pred_answer")
         if isinstance(told, str) and told.lstrip().startswith(_ERROR):
             told = {"error": told}
-        return Entry(str(row["qid"]), told)
+        return Entry(str(row["qid"]), told, form="results")
 
 
 TUMOR_SCORER = TumorScorer()

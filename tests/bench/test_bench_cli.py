@@ -232,7 +232,7 @@ def test_halves_of_characters_in_answers_are_written_as_json_writes_them(referen
         (["score", "{file}", "--volume-shape", "1.5,1,1"], "whole numbers of voxels"),
         (["score", "{file}", "--spacing=-1,1,1"], "--spacing is three numbers above 0"),
         (["score", "{file}", "--spacing", "0,0,0"], "--spacing is three numbers above 0"),
-        (["score", "{file}", "--rounds", "-1"], "rounds= is a whole number, 0 or more, not -1"),
+        (["score", "{file}", "--rounds", "-1"], "--rounds is a whole number, 0 or more, not -1"),
         (["score", "{file}", "--scans", "0"], "at least 1, not 0"),
         (["prompts", "--setting", "sft", "--scans", "-3"], "at least 1, not -3"),
         (["score", "{file}", "--split", "foo"], "no split 'foo'. Valid: train, validation, test"),

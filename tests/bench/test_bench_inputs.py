@@ -217,7 +217,7 @@ def test_an_item_that_nothing_answers_keeps_one_entry_whatever_the_order():
     [
         (b'{"id": "a", "prediction": "x"}\n{"id": "b", "pred', r"line 2: not JSON .* cut off\?$"),
         (b'{"id": "a"}\n', 'line 1: has the keys id; needs "id"'),
-        (b'{"item_id": "a", "text": "x"}\n{"item_id": "b"}\n', "line 1: has the keys item_id, text; needs"),
+        (b'{"item_id": "a", "text": "x"}\n{"item_id": "b"}\n', "line 2: has the keys item_id; needs"),
         (b'{"id": "a", "prediction": ' + b"[" * 9999 + b"]" * 9999 + b"}\n", "nested too deeply"),
         (
             b'{"id": "a", "prediction": 1}\n{"id": ' + b"[" * 9999 + b"]" * 9999 + b"}",
@@ -325,5 +325,7 @@ def test_ids_with_blanks_and_endings_match_and_are_counted(spelled):
 
 
 def test_the_reference_answer_of_a_row_is_never_taken_for_the_models():
-    with pytest.raises(PredictionError, match="keys id, answer"):
-        score([{"id": REFERENCES[0]["id"], "answer": answer(REFERENCES[0])}], REFERENCES)
+    """Beside an id alone it is what a program wrote; a row of the dataset has other columns too."""
+    row = {"id": REFERENCES[0]["id"], "prompt": "?", "answer": answer(REFERENCES[0])}
+    with pytest.raises(PredictionError, match="keys id, prompt, answer"):
+        score([row], REFERENCES)

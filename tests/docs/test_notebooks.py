@@ -24,7 +24,9 @@ def test_both_are_there():
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_no_output_is_in_git(path):
     text = path.read_text(encoding="utf-8")
-    assert text == written(stripped(json.loads(text))), "python docs/tools/run_notebooks.py --strip notebooks/*.ipynb"
+    assert text == written(stripped(json.loads(text))), (
+        "python docs/tools/run_notebooks.py --strip notebooks/*.ipynb"
+    )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

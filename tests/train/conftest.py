@@ -20,9 +20,10 @@ NEEDS_EXTRA = [
     "test_evaluation.py",
     "test_grpo.py",
     "test_preferences.py",
-    "test_readme.py",
+    "test_training_page.py",
     "test_examples.py",
     "test_families.py",
+    "test_bench_run_model.py",
 ]
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 collect_ignore = [] if find_spec("transformers") and find_spec("trl") else NEEDS_EXTRA

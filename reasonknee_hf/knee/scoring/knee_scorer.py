@@ -80,7 +80,7 @@ class KneeScorer:
         scan_id, prompt = _scan_of(str(row["image"])), str(row["prompt"])
         question = question_for_prompt(prompt)
         item = None if question is None else f"{scan_id}_{question.id}"
-        return Entry(item, row["generated_text"], scan_id, prompt)
+        return Entry(item, row["generated_text"], scan_id, prompt, form="sft script")
 
 
 KNEE_SCORER = KneeScorer()

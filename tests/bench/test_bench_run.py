@@ -1,0 +1,269 @@
+"""Runs over a benchmark: every question answered once, whatever happens; volumes decoded once; settings kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from bench_cases import answer
+from model_server import ModelServer
+
+import reasonknee_hf as rk
+from reasonknee_hf.cli import main
+from reasonknee_hf.errors import OptionError, StateError
+from reasonknee_hf.running import PRESETS, preset_of, run
+from reasonknee_hf.running.backends import BackendError
+from reasonknee_hf.running.presets import view_for
+from reasonknee_hf.train.recipes import get_recipe
+from reasonknee_hf.volumes.volume_cache import volume_cache
+
+pytest.importorskip("PIL")
+VIEW = get_recipe("o1", size=28)
+
+
+@pytest.fixture(scope="module")
+def rows(sample_dir):
+    return list(
+        rk.load_dataset("bench", split="test", streaming=True, source=str(sample_dir), on_error="null")
+    )
+
+
+def lines(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+
+
+def answered(out: Path) -> Counter[str]:
+    return Counter(line["id"] for line in lines(out) if "prediction" in line)
+
+
+SEEN: list[list[str]] = []
+
+
+def function(chat):
+    """What the backend `function` calls: says what it was shown."""
+    *blocks, text = chat[-1]["content"]
+    SEEN.append([block["type"] for block in blocks])
+    return f"{len(blocks)} pictures, {len(text['text'])} letters"
+
+
+def test_each_volume_is_decoded_once_for_all_its_questions(sample_dir, tmp_path, rows):
+    cache = volume_cache()
+    cache.clear()
+    before = cache.decodes
+    done = run(function, backend="function", out=tmp_path, view=VIEW, opening={"source": str(sample_dir)})
+    assert done.answered == len(rows) == 124
+    assert cache.decodes - before == len({row["scan_id"] for row in rows}) <= len(rows) / 60
+    assert answered(tmp_path) == Counter(row["id"] for row in rows)
+    assert SEEN[-1] == ["image"] * 32
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert told["model"].endswith(":function")
+    assert told["view"]["size"] == 28
+    scans = [json.loads(line) for line in (tmp_path / "scans.jsonl").read_text().splitlines()]
+    again = tmp_path / "again"
+    run(function, backend="function", out=again, view=VIEW, opening={"source": str(sample_dir)})
+    assert [json.loads(line) for line in (again / "scans.jsonl").read_text().splitlines()] == scans
+
+
+def test_a_run_goes_on_and_asks_errors_again(sample_dir, tmp_path, rows):
+    wanted = {row["id"] for row in rows}
+    lot, asked = random.Random(1), Counter()
+
+    def falls(chat):
+        text = chat[-1]["content"][-1]["text"]
+        asked[text] += 1
+        if lot.random() < 0.2:
+            raise RuntimeError("CUDA out of memory")
+        return "an answer"
+
+    options = {"backend": "function", "out": tmp_path, "view": VIEW, "opening": {"source": str(sample_dir)}}
+    first = run(falls, **options)
+    assert 0 < first.failed < 60
+    assert first.answered + first.failed == 124
+    errors = [line for line in lines(tmp_path) if "error" in line]
+    assert errors[0]["error"] == "RuntimeError: CUDA out of memory"
+    with (tmp_path / "predictions.jsonl").open("a") as file:
+        file.write('{"id": "cut off in the mid')
+    while run(falls, **options).answered < 124:
+        pass
+    assert answered(tmp_path) == Counter(wanted)
+    once = run(falls, **options)
+    assert (once.answered, once.failed) == (124, 0)
+    report = tmp_path / "report.json"
+    words = [
+        "bench",
+        "score",
+        str(tmp_path / "predictions.jsonl"),
+        "--source",
+        str(sample_dir),
+        "--rounds",
+        "0",
+    ]
+    assert main([*words, "--json", str(report)]) == 0
+    assert "error" not in json.loads(report.read_text())["invalid"]
+
+
+def test_a_server_with_faults_answers_every_question_once(sample_dir, tmp_path, rows, monkeypatch):
+    monkeypatch.setenv("REASONKNEE_RETRY_TIME", "20")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    options = {"backend": "openai", "out": tmp_path, "view": VIEW, "opening": {"source": str(sample_dir)}}
+    with ModelServer(faults=3) as server:
+        for _ in range(20):
+            if run("mine", url=server.url, concurrency=4, **options).failed == 0:
+                break
+        assert answered(tmp_path) == Counter(row["id"] for row in rows)
+        assert server.keys == {"Bearer secret"}
+    assert "secret" not in (tmp_path / "run.json").read_text()
+
+
+def test_kill_9_at_ten_places_loses_nothing_and_asks_nothing_twice(sample_dir, tmp_path, rows):
+    log = tmp_path / "answered.log"
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("model_server.py")), "2", str(log)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        url = server.stdout.readline().strip()
+        out = tmp_path / "run"
+        command = [
+            sys.executable, "-m", "reasonknee_hf", "bench", "run", "--model", "mine", "--backend", "openai",
+            "--url", url, "--out", str(out), "--source", str(sample_dir), "--size", "28", "--view", "o1",
+            "--concurrency", "2", "--quiet",
+        ]  # fmt: skip
+        environment = os.environ | {"REASONKNEE_RETRY_TIME": "20"}
+        lot = random.Random(5)
+        for _ in range(10):
+            running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+            before = len(lines(out)) if (out / "predictions.jsonl").exists() else 0
+            target = before + lot.randrange(1, 12)
+            while running.poll() is None:
+                if (out / "predictions.jsonl").exists():
+                    count = (out / "predictions.jsonl").read_bytes().count(b"\n")
+                    if count >= target:
+                        running.send_signal(signal.SIGKILL)
+                        break
+                time.sleep(0.002)
+            running.wait()
+        for _ in range(20):
+            if (
+                subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=120).returncode
+                == 0
+            ):
+                break
+        assert answered(out) == Counter(row["id"] for row in rows)
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"setting": "gt_region"}, "setting: 'zero_shot', now 'gt_region'"),
+        ({"view": get_recipe("o1", size=56)}, "view: "),
+        ({"generation": {"max_tokens": 3}}, "generation: "),
+    ],
+)
+def test_another_setting_is_refused_in_the_same_folder(sample_dir, tmp_path, options, said):
+    common = {
+        "backend": "function",
+        "out": tmp_path,
+        "view": VIEW,
+        "opening": {"source": str(sample_dir)},
+        "limit": 2,
+    }
+    run(function, **common)
+    with pytest.raises(StateError, match=said):
+        run(function, **common | options)
+
+
+def test_what_cannot_be_asked_is_one_error_before_a_volume_is_read(sample_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("REASONKNEE_RETRY_TIME", "0.1")
+    opening = {"opening": {"source": str(sample_dir)}, "view": VIEW}
+    cache = volume_cache()
+    cache.clear()
+    before = cache.decodes
+    with pytest.raises(BackendError, match="names no function"):
+        run("nowhere:function", backend="function", out=tmp_path / "1", **opening)
+    with pytest.raises(OptionError, match="needs url="):
+        run("mine", backend="openai", out=tmp_path / "2", **opening)
+    with pytest.raises(BackendError, match="no model server"):
+        run("mine", backend="openai", url="http://127.0.0.1:9/v1", out=tmp_path / "3", **opening)
+    with (
+        ModelServer(models=("other",)) as server,
+        pytest.raises(BackendError, match="no model 'mine', but other"),
+    ):
+        run("mine", backend="openai", url=server.url, out=tmp_path / "4", **opening)
+    with pytest.raises(OptionError, match="no backend 'vllm'"):
+        run("mine", backend="vllm", out=tmp_path / "5", **opening)
+    with pytest.raises(OptionError, match="around the true box"):
+        run(function, backend="function", out=tmp_path / "6", **opening | {"view": "region"})
+    assert cache.decodes == before
+
+
+def test_a_server_that_refuses_is_asked_once(sample_dir, tmp_path):
+    with ModelServer() as server:
+        server.status = 400
+        with pytest.raises(BackendError, match=r"400.*context length exceeded"):
+            run("mine", backend="openai", url=server.url, concurrency=1, out=tmp_path, view=VIEW,
+                opening={"source": str(sample_dir)})  # fmt: skip
+        assert sum(server.asked.values()) == 1
+
+
+def test_many_errors_in_a_row_end_the_run(sample_dir, tmp_path):
+    def never(chat):
+        raise RuntimeError("no")
+
+    with pytest.raises(BackendError, match="20 questions in a row"):
+        run(never, backend="function", out=tmp_path, view=VIEW, opening={"source": str(sample_dir)})
+
+
+def test_the_command_from_a_name_to_a_table(sample_dir, tmp_path, rows, capsys, monkeypatch):
+    truth = rk.load_dataset("full", split="test", streaming=True, source=str(sample_dir))
+    table = {row["prompt"].strip(): answer(row) for row in truth}
+    monkeypatch.setitem(sys.modules, "knows", type(sys)("knows"))
+    sys.modules["knows"].it = lambda chat: table[chat[-1]["content"][-1]["text"].strip()]
+    words = ["--backend", "function", "--view", "o1", "--size", "28", "--source", str(sample_dir), "--quiet"]
+    assert main(["bench", "run", "--model", "knows:it", "--out", str(tmp_path / "a"), *words]) == 0
+    capsys.readouterr()
+    both = ["--score", "--compare-with", str(tmp_path / "a")]
+    assert main(["bench", "run", "--model", "knows:it", "--out", str(tmp_path / "b"), *words, *both]) == 0
+    told = capsys.readouterr().out
+    assert "124 answered, 0 ended in errors" in told
+    report = json.loads((tmp_path / "b/report.json").read_text())
+    assert report["count"]["items"] == 124
+    assert (tmp_path / "b/report.md").exists()
+
+
+def test_the_second_dataset_runs_too(tmp_path, capsys):
+    done = run(
+        lambda chat: "A", backend="function", config="deeptumorvqa/benchmark", target="option",
+        view=get_recipe("middle", kind="images"), out=tmp_path, opening={"source": "sample"},
+    )  # fmt: skip
+    assert done.answered == 63
+    assert done.failed == 1  # its volume is not shipped
+    words = ["bench", "score", str(done.predictions), "--dataset", "deeptumorvqa", "--source", "sample"]
+    assert main([*words, "--form", "mc"]) == 0
+    assert "error" in capsys.readouterr().out
+
+
+def test_presets_are_found_by_name_and_changed_by_options():
+    names = {
+        "Qwen/Qwen2.5-VL-7B-Instruct": "qwen2.5-vl", "Qwen/Qwen3-VL-4B-Instruct": "qwen3-vl",
+        "OpenGVLab/InternVL3-8B": "internvl", "google/medgemma-4b-it": "gemma-3", "google/gemma-3-4b-it": "gemma-3",
+        "llava-hf/llava-onevision-qwen2-7b-ov-hf": "llava-onevision", "HuggingFaceTB/SmolVLM2-2.2B": "smolvlm",
+    }  # fmt: skip
+    assert {preset_of(name).name for name in names} == {preset.name for preset in PRESETS}
+    assert all(preset_of(name).name == wanted for name, wanted in names.items())
+    assert preset_of("gpt-5") is None
+    assert view_for("Qwen/Qwen2.5-VL-7B", None, videos=True).kind == "video"
+    assert view_for("Qwen/Qwen2.5-VL-7B", None, videos=False).kind == "images"
+    assert view_for("Qwen/Qwen2.5-VL-7B", None, videos=True, size=56).size == 56
+    assert view_for("gpt-5", "upstream", videos=False).kind == "images"
