@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "KneeVolume": "reasonknee_hf.volumes.volume",
     "ReasonKneeError": "reasonknee_hf.errors",
-    "Release": "reasonknee_hf.knee",
+    "Release": "reasonknee_hf.knee.release",
     "VolumeFeature": "reasonknee_hf.volumes.feature",
     "convert": "reasonknee_hf.publish.convert",
     "load_dataset": "reasonknee_hf.dataset.loading",

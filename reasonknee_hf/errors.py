@@ -9,7 +9,16 @@ from __future__ import annotations
 
 
 class ReasonKneeError(Exception):
-    """Base of all errors raised on purpose by `reasonknee_hf`."""
+    """Base of all errors raised on purpose by `reasonknee_hf`.
+
+    Examples:
+        >>> try:
+        ...     rk.load_dataset("bensh", source="sample")
+        ... except rk.ReasonKneeError as error:
+        ...     print(type(error).__name__)
+        ...
+        OptionError
+    """
 
 
 # --- calls -----------------------------------------------------------------------------------------------------

@@ -53,6 +53,11 @@ class BoxConvention:
 
     Raises:
         OptionError: A value is not one of these.
+
+    Examples:
+        >>> convention = rk.bench.BoxConvention(ends="continuous", order="ssxxyy")
+        >>> convention.describe()
+        'ends continuous, order ssxxyy, voxels'
     """
 
     ends: Ends = "inclusive"
@@ -126,6 +131,12 @@ def iou(a: npt.ArrayLike, b: npt.ArrayLike, ends: Ends = "inclusive") -> Floats:
 
     Returns:
         Values from 0 to 1; 0 where either box is invalid.
+
+    Examples:
+        >>> import numpy as np
+        >>> boxes = np.array([[0, 9, 0, 9, 0, 9], [5, 14, 0, 9, 0, 9]], float)
+        >>> rk.bench.iou(boxes[:1], boxes[1:], "inclusive").round(3)
+        array([0.333])
     """
     first, second = np.broadcast_arrays(np.asarray(a, np.float64), np.asarray(b, np.float64))
     shape = first.shape[:-1]

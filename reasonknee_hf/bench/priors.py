@@ -26,6 +26,12 @@ class Priors:
     Args:
         counts: Question id to attribute to the count of each grade, from 0.
         origin: Where they come from, for reports.
+
+    Examples:
+        >>> rows = rk.load_dataset("full", split="train", streaming=True, source="sample")
+        >>> priors = rk.bench.count_grades(rows)
+        >>> priors.origin
+        'training rows'
     """
 
     counts: Mapping[int, Mapping[str, list[int]]]
@@ -60,6 +66,15 @@ def load_priors(path: str | Path) -> Priors:
 
     Raises:
         PredictionError: The file is not such a file.
+
+    Examples:
+        >>> from tempfile import mkdtemp
+        >>> rows = rk.load_dataset("full", split="train", streaming=True, source="sample")
+        >>> priors = rk.bench.count_grades(rows)
+        >>> path = mkdtemp() + "/priors.json"
+        >>> priors.save(path)
+        >>> rk.bench.load_priors(path).origin
+        'training rows'
     """
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -21,6 +21,11 @@ class Reading:
             answer was set apart), `extra_key`, `earlier_answer` (another answer stood before),
             `repeated_answer` (the same one did).
         span: Where the object that counts stands in the answer's text.
+
+    Examples:
+        >>> from reasonknee_hf.bench import Reading
+        >>> Reading(grades={"size": 2}).valid, Reading("no_json").reason
+        (True, 'no_json')
     """
 
     reason: str | None = None

@@ -25,6 +25,12 @@ class Report:
         outcome: What came of each item.
         bootstrap: The resamples that the intervals come from.
         scorer: The benchmark.
+
+    Examples:
+        >>> rows = list(rk.load_dataset("bench", split="test", streaming=True, source="sample", masks=False))
+        >>> report = rk.bench.score([], rows, rounds=0)
+        >>> report.data["count"]["items"], report.item(0)["reason"]
+        (124, 'missing')
     """
 
     data: dict[str, Any]

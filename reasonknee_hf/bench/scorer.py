@@ -23,6 +23,11 @@ class Scorer(Protocol):
         spacing: Voxel size in mm along slice, x, y, for rows that do not say.
         published: Rows of published figures: a label, a figure for each group of the kind `paper`, and the total.
         published_notes: What to know about them.
+
+    Examples:
+        >>> from reasonknee_hf.bench.scorer import scorer_of
+        >>> scorer_of().title, scorer_of("deeptumorvqa").title
+        ('ReasonKnee-Bench', 'DeepTumorVQA 2.0')
     """
 
     title: str

@@ -86,6 +86,12 @@ def score(
         PredictionError: A prediction file cannot be read, or answers conflict and `conflicts` is `raise`.
         RecordError: The references are no rows of the benchmark.
         OptionError: An option has no such value.
+
+    Examples:
+        >>> rows = list(rk.load_dataset("bench", split="test", streaming=True, source="sample", masks=False))
+        >>> report = rk.bench.score({rows[0]["id"]: "{}"}, rows, rounds=0)
+        >>> report.figure("item_accuracy")
+        0.0
     """
     if not 0 < iou_threshold <= 1:
         raise OptionError(f"iou_threshold= is above 0 and at most 1, not {iou_threshold!r}.")

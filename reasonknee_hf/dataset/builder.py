@@ -63,6 +63,11 @@ class RowsConfig(datasets.BuilderConfig):
         questions, category, structure, patients, scans, visits, fraction, fraction_seed: Rows of a choice of scans and
             questions, found in the row index and read alone: see [`~reasonknee_hf.dataset.selection.Selection`].
         identity: Set by the builder: what the source was resolved to. It keeps caches of different commits apart.
+
+    Examples:
+        >>> ds = rk.load_dataset("full", split="train", streaming=True, source="sample", shuffle=1, questions=16)
+        >>> ds.num_rows
+        3
     """
 
     source: str | None = None
@@ -103,7 +108,14 @@ _BUILDER_PARAMETERS = set(inspect.signature(datasets.DatasetBuilder.__init__).pa
 
 
 def configs_of(dataset: Description, kind: type[RowsConfig]) -> list[RowsConfig]:
-    """The configs of a dataset, as its builder class lists them."""
+    """The configs of a dataset, as its builder class lists them.
+
+    Examples:
+        >>> from reasonknee_hf.dataset.builder import RowsConfig, configs_of
+        >>> from reasonknee_hf.dataset.contract import described
+        >>> [config.name for config in configs_of(described("deeptumorvqa"), RowsConfig)]
+        ['benchmark', 'train', 'agent_sft', 'scans']
+    """
     return [
         kind(name=name, version=datasets.Version(__version__), description=config.text)
         for name, config in dataset.configs.items()
@@ -117,6 +129,11 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
         OptionError: An unknown config, option or value; the message lists the valid ones.
         ReleaseError: What lies at `source` is not a release.
         EndpointError: No endpoint gave the listing.
+
+    Examples:
+        >>> from reasonknee_hf.knee.knee_builder import ReasonKnee
+        >>> ReasonKnee(config_name="bench", source="sample").split_names()
+        ('test',)
     """
 
     VERSION = datasets.Version(__version__)

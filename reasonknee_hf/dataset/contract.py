@@ -36,6 +36,11 @@ class Problem:
         column: The column that is null because of it.
         text: What was found, and what was expected.
         out_of_range: Whether it is a number that the question does not admit.
+
+    Examples:
+        >>> from reasonknee_hf.dataset.contract import Problem
+        >>> print(Problem("bbox", "5 numbers instead of 6"))
+        bbox: 5 numbers instead of 6
     """
 
     column: str
@@ -85,7 +90,13 @@ def own_name(record: Mapping[str, Any]) -> str:
 
 
 class Scan(Protocol):
-    """What one volume belongs to. All its rows come together, and no shard or rank shares it with another."""
+    """What one volume belongs to. All its rows come together, and no shard or rank shares it with another.
+
+    Examples:
+        >>> scan = rk.open_release("sample").scans("test")[0]
+        >>> scan.scan_id, scan.patient_id
+        ('9000003_00M_20041013_10000041_1', '9000003')
+    """
 
     @property
     def scan_id(self) -> str:
@@ -97,7 +108,14 @@ class Scan(Protocol):
 
 
 class Release(Protocol):
-    """A dataset at one state. Opening costs a listing; tables are read when asked for, volumes never."""
+    """A dataset at one state. Opening costs a listing; tables are read when asked for, volumes never.
+
+    Examples:
+        >>> from reasonknee_hf.dataset.contract import described
+        >>> release = described("deeptumorvqa").open(source="sample")
+        >>> release.splits, len(release.scans("test"))
+        (('test', 'train', 'val_pool'), 4)
+    """
 
     dataset: Description
     images: str | None
@@ -183,6 +201,11 @@ class Config:
         mask_columns: Gives the columns that its rows have besides, where rows have masks.
         kind: The kind of annotation files that its rows come from, where no option chooses among several.
         row: Makes its rows, where not `Description.row` does. Rows of records without a volume get no scan.
+
+    Examples:
+        >>> from reasonknee_hf.dataset.contract import Config
+        >>> Config("One row a scan.", asks=False).asks
+        False
     """
 
     text: str
@@ -235,6 +258,11 @@ class Description:
         lessons: `"module:attribute"` of what the dataset says to training; see `train.lessons`.
         checks: `"module:function"` that looks for defects of a release, for `verify`.
         builder: `"module:class"` of its builder, the first builder class of that module.
+
+    Examples:
+        >>> from reasonknee_hf.dataset.contract import described
+        >>> list(described("reasonknee").configs)
+        ['full', 'high_fidelity', 'bench', 'scans']
     """
 
     name: str
@@ -302,6 +330,12 @@ def make_known(name: str, where: str) -> None:
     Args:
         name: The short name.
         where: `"module:attribute"` of its description, which is imported when it is first asked for.
+
+    Examples:
+        >>> from reasonknee_hf.dataset.contract import known_names, make_known
+        >>> make_known("reasonknee", "reasonknee_hf.knee.description:KNEE")  # as the package does
+        >>> known_names()[:2]
+        ('reasonknee', 'deeptumorvqa')
     """
     _places[name] = where
 
@@ -321,6 +355,11 @@ def described(name: str | None = None) -> Description:
 
     Raises:
         OptionError: No dataset of that name is known; the message lists those that are.
+
+    Examples:
+        >>> from reasonknee_hf.dataset.contract import described
+        >>> described("deeptumorvqa").title
+        'DeepTumorVQA 2.0'
     """
     name = name or known_names()[0]
     if name not in _places:

@@ -48,6 +48,11 @@ def load_dataset(
         OptionError: An unknown config, split or option; the message lists the valid ones.
         ReleaseError: What lies at `source` is not a release.
         EndpointError: No endpoint gave what was asked.
+
+    Examples:
+        >>> ds = rk.load_dataset("bench", split="test", streaming=True, source="sample")
+        >>> next(iter(ds))["id"]
+        '9000003_00M_20041013_10000041_1_1'
     """
     before, _, config = (name or "").rpartition("/")
     dataset = described(before or None)

@@ -30,6 +30,9 @@ def register() -> None:
 
     Raises:
         ImportError: The installed `datasets` no longer has the seam; the message says what to do instead.
+
+    Examples:
+        >>> rk.register()  # again: nothing changes
     """
     for module in (datasets.load, datasets.inspect):
         original = getattr(module, "dataset_module_factory", None)

@@ -35,6 +35,13 @@ class RowFeatures(Features):
 
     Values that already have the stored form are not walked through again (see [`Codec`]); errors of volumes
     name the row.
+
+    Examples:
+        >>> from datasets import Value
+        >>> from reasonknee_hf.dataset.row_features import RowFeatures
+        >>> features = RowFeatures({"id": Value("string"), "image": rk.VolumeFeature(axes="PIR")})
+        >>> features.decode_example({"id": "a", "image": {"path": "a.nii.gz", "bytes": None}})["image"]
+        KneeVolume('a.nii.gz')
     """
 
     def encode_example(self, example: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,6 +119,12 @@ def merge_states(states: Iterable[Any]) -> dict[str, Any]:
     Raises:
         StateError: No states of ours, not those of one stream and epoch, one is missing, or they cannot be told apart
             from rows: a batch was given in part, steps are equal, or a transform counts rows.
+
+    Examples:
+        >>> from datasets.distributed import split_dataset_by_node
+        >>> ds = rk.load_dataset("full", split="train", streaming=True, source="sample")
+        >>> parts = [split_dataset_by_node(ds, rank, 3) for rank in range(3)]
+        >>> ds.load_state_dict(rk.merge_states([part.state_dict() for part in parts]))
     """
     found = [state for given in states for state in _of_streams(given)]
     if not found:

@@ -371,6 +371,12 @@ def report(
     Raises:
         OptionError: The dataset does not come from this package, or nothing tells where its rows were prepared: it was
             put together of several prepared ones, or read by `load_from_disk`.
+
+    Examples:
+        >>> options = {"streaming": True, "source": "sample", "on_error": "skip"}
+        >>> ds = rk.load_dataset("full", split="validation", **options)
+        >>> sum(1 for _ in ds), len(rk.report(ds).faults)  # one volume of the sample is missing on purpose
+        (62, 62)
     """
     if isinstance(dataset, dict):
         faults = [fault for part in dataset.values() for fault in report(part).faults]

@@ -58,6 +58,11 @@ def open_release(
     Raises:
         ReleaseError: What lies there is not a release.
         EndpointError: No endpoint gave the listing.
+
+    Examples:
+        >>> release = rk.open_release("sample")
+        >>> release.splits
+        ('train', 'validation', 'test')
     """
     source, revision = chosen_source(source, revision)
     # Not the cached instance: a folder may have changed and a branch moved since it was opened.

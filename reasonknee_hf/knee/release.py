@@ -40,6 +40,11 @@ class Release:
 
     Raises:
         ReleaseError: The tree is empty or holds no split table, or `images` holds no volume of any scan.
+
+    Examples:
+        >>> release = rk.open_release("sample")
+        >>> [scan.scan_id for scan in release.scans("test")]
+        ['9000003_00M_20041013_10000041_1', '9000003_00M_20041013_10000052_2']
     """
 
     def __init__(

@@ -29,6 +29,11 @@ class CardWords:
         rows: What a row of questions is.
         changes: What is done to records on their way into a table, a sentence each.
         meanings: Column to what it holds, for columns of the dataset's own.
+
+    Examples:
+        >>> from reasonknee_hf.knee.knee_card import KNEE_CARD
+        >>> KNEE_CARD.licence_name, KNEE_CARD.paper_url
+        ('CC BY 4.0', 'https://arxiv.org/abs/2510.20967')
     """
 
     name: str

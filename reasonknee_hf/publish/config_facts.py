@@ -126,6 +126,12 @@ class Conversion:
         pull_request: URL of the pull request that was opened.
         stale: Files of earlier calls that no config names any more, and that are still there.
         plan: What a push would do that was asked to do nothing.
+
+    Examples:
+        >>> from tempfile import mkdtemp
+        >>> done = rk.convert(mkdtemp(), "scans", source="sample", on_error="skip")
+        >>> [config.name for config in done.configs]
+        ['scans']
     """
 
     job: Job

@@ -52,6 +52,12 @@ def convert(
         ForbiddenError, EndpointError: Nothing can be written there.
         VolumeMissingError: A volume or mask that the tables name is nowhere.
         VolumeFormatError, VolumeDataError: One is no NIfTI file, or is cut or fails its checksum.
+
+    Examples:
+        >>> from tempfile import mkdtemp
+        >>> done = rk.convert(mkdtemp(), "bench", source="sample", volumes="none")
+        >>> done.configs[0].rows
+        124
     """
     if config is not None:
         given["config"] = config

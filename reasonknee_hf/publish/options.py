@@ -116,7 +116,13 @@ class VersionOptions:
 @_documented
 @dataclass(frozen=True)
 class ConvertOptions(VersionOptions):
-    """How a release, or a selection of it, is written to a place."""
+    """How a release, or a selection of it, is written to a place.
+
+    Examples:
+        >>> from reasonknee_hf.publish.options import ConvertOptions
+        >>> ConvertOptions(config="bench", volumes="none").volumes
+        'none'
+    """
 
     remove_stale: bool = _option(
         False, "remove what earlier calls wrote there and no config names any more", "--remove-stale"
@@ -126,7 +132,13 @@ class ConvertOptions(VersionOptions):
 @_documented
 @dataclass(frozen=True)
 class PushOptions(VersionOptions):
-    """How a release, or a selection of it, is written to a repository."""
+    """How a release, or a selection of it, is written to a repository.
+
+    Examples:
+        >>> from reasonknee_hf.publish.options import PushOptions
+        >>> PushOptions(config="bench", dry_run=True).dry_run
+        True
+    """
 
     token: str | bool | None = _option(
         None, "token that may write there (default: the stored one)", "--token"

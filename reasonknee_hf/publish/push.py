@@ -61,6 +61,14 @@ def push(
             removed files of this one.
         ForbiddenError: The token may not write there.
         EndpointError: The Hub failed for too long.
+
+    Examples:
+        >>> try:
+        ...     rk.push("me/mine", "bench", source="sample", volumes="everything")
+        ... except rk.ReasonKneeError as error:
+        ...     print(error)
+        ...
+        Unknown volumes 'everything'. Valid: embed, files, reference, none.
     """
     if config is not None:
         given["config"] = config

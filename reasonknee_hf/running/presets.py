@@ -41,7 +41,13 @@ PRESETS: tuple[Preset, ...] = (
 
 
 def preset_of(model: str) -> Preset | None:
-    """The preset of a model by its name; `None` for a family that is not known."""
+    """The preset of a model by its name; `None` for a family that is not known.
+
+    Examples:
+        >>> from reasonknee_hf.running import preset_of
+        >>> preset_of("Qwen/Qwen2.5-VL-7B-Instruct").kind
+        'video'
+    """
     return next((preset for preset in PRESETS if re.search(preset.pattern, model, re.IGNORECASE)), None)
 
 

@@ -91,6 +91,13 @@ def run(
         OptionError: An option has no such value; a view would give the answer away.
         BackendError: The model cannot be asked. Before a volume is read, where that can be known.
         StateError: The folder holds a run with other settings; the message says what differs.
+
+    Examples:
+        >>> from tempfile import mkdtemp
+        >>> from reasonknee_hf.running import run
+        >>> out = mkdtemp()
+        >>> run(lambda chat: "{}", backend="function", out=out, limit=2, opening={"source": "sample"}).answered
+        2
     """
     root, generation = Path(out), dict(generation or {})
     asks = make_backend(backend, model, url=options.pop("url", None), generation=generation, **options)

@@ -43,6 +43,11 @@ def training_arguments(output_dir: str, cls: Any = None, **options: Any) -> Any:
     Raises:
         OptionError: An option would drop columns or dispatch batches; the message names it.
         ExtraMissingError: `transformers` is not installed.
+
+    Examples:
+        >>> from reasonknee_hf.train import training_arguments
+        >>> training_arguments("out", max_steps=10).remove_unused_columns
+        False
     """
     if cls is None:
         try:
@@ -81,6 +86,10 @@ def check_arguments(arguments: Any) -> None:
 
     Raises:
         OptionError: The first option that has to change.
+
+    Examples:
+        >>> from reasonknee_hf.train import check_arguments, training_arguments
+        >>> check_arguments(training_arguments("out", max_steps=10))
     """
     launcher = arguments.accelerator_config
     for holder, needed, prefix in (

@@ -56,6 +56,13 @@ class Augment:
             upside down or back to front, or interpolates labels.
         RecordError: What it did could not be done to the whole row in any try; the message says why.
         GridMismatchError: The box lives on another grid than the volume.
+
+    Examples:
+        >>> from monai.transforms import RandScaleIntensityd
+        >>> from reasonknee_hf.train import Augment
+        >>> brighter = Augment(RandScaleIntensityd(["image"], factors=0.2, prob=1))
+        >>> brighter(row)["bbox"] == row["bbox"]
+        True
     """
 
     def __init__(self, transform: Any, *, tries: int = 10) -> None:

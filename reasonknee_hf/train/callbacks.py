@@ -31,6 +31,12 @@ class ResumeCallback(TrainerCallback):
 
     Args:
         stream: The `train_dataset`.
+
+    Examples:
+        >>> from reasonknee_hf.train import ResumeCallback, training_stream
+        >>> stream = training_stream(rk.load_dataset("full", split="train", streaming=True, source="sample"))
+        >>> ResumeCallback(stream).stream is stream
+        True
     """
 
     def __init__(self, stream: TrainingStream) -> None:

@@ -144,6 +144,12 @@ def conversation(row: Mapping[str, Any], **options: Any) -> list[Message]:
         OptionError: An option has no such value.
         RecordError: The row lacks what its chat says: a box, grades, reasoning.
         VolumeMissingError: The row's volume is not there.
+
+    Examples:
+        >>> from reasonknee_hf.train import conversation
+        >>> chat = conversation(row, view="o1", target="grades")
+        >>> [message["role"] for message in chat]
+        ['user', 'assistant']
     """
     style = make_style(options)
     view = row_view(row, style)

@@ -61,6 +61,12 @@ class Batch(dict[str, Any]):
     The list is an attribute, so that launchers and models see tensors only. It survives pickling between
     processes, `to(device)` and `pin_memory()`. `Trainer` hands the batch to `training_step` with it and makes
     a plain copy without it for the model.
+
+    Examples:
+        >>> from reasonknee_hf.train import Collator, get_recipe
+        >>> batch = Collator(processor, view=get_recipe("o1", size=28), target="grades")([row])
+        >>> batch.references[0].id == row["id"]
+        True
     """
 
     references: Sequence[Reference] = ()
@@ -103,6 +109,12 @@ class Collator:
 
     Raises:
         OptionError: An option has no such value, or the processor cannot take the view.
+
+    Examples:
+        >>> from reasonknee_hf.train import Collator, get_recipe
+        >>> collator = Collator(processor, view=get_recipe("o1", size=28), target="grades")
+        >>> sorted(collator([row]))
+        ['attention_mask', 'image_grid_thw', 'input_ids', 'labels', 'mm_token_type_ids', 'pixel_values']
     """
 
     def __init__(

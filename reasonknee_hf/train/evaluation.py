@@ -27,6 +27,11 @@ class EvaluatedRows(EvalPrediction):
         references: What the batches kept about the rows, see [`~reasonknee_hf.train.collator.Reference`].
         predictions: A row's tokens, or what `preprocess_logits_for_metrics` makes of its logits; -100 behind them.
         label_ids: A row's labels, -100 where there are none.
+
+    Examples:
+        >>> from reasonknee_hf.train import EvaluatedRows
+        >>> EvaluatedRows([], None, None).ids
+        []
     """
 
     def __init__(self, references: Sequence[Reference], predictions: Any, label_ids: Any) -> None:
@@ -52,6 +57,15 @@ class RowEvaluation:
     - Predictions are the likeliest token at each place, unless `preprocess_logits_for_metrics` is given: the logits
       of a vocabulary do not travel between ranks. With `generation` they are the tokens that the model says.
     - The loss is the mean over all tokens of answers, whatever batches they came in.
+
+    Examples:
+        >>> from reasonknee_hf.train import RowEvaluation
+        >>> from transformers import Trainer
+        >>> class RowTrainer(RowEvaluation, Trainer):
+        ...     generation = {"max_new_tokens": 8}
+        ...
+        >>> RowTrainer.generation["max_new_tokens"]
+        8
     """
 
     generation: dict[str, Any] | None = None

@@ -73,6 +73,12 @@ def export(
         RecordError: A row lacks what its chat says, or its text holds a placeholder of files.
         VolumeMissingError: A row's volume is not there.
         ExtraMissingError: Pillow (`viz`) or PyAV (`video`) is not installed.
+
+    Examples:
+        >>> from tempfile import mkdtemp
+        >>> from reasonknee_hf.train import export
+        >>> export([row], mkdtemp(), view="o1", target="grades")
+        1
     """
     check_choice("format", format, ("sharegpt", "messages"))
     check_choice("frames", frames, ("png", "mp4"))

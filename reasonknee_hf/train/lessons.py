@@ -29,6 +29,11 @@ class Lessons:
         nearness: How near a grade comes to the true one, from 0 to 1: takes the number of the question, the attribute,
             what was said (or `None`) and the truth.
         reward_columns: Columns of rows, beside those of every dataset, that its rewards need.
+
+    Examples:
+        >>> from reasonknee_hf.train.lessons import lessons_of
+        >>> lessons_of("deeptumorvqa").targets
+        ('answer', 'option', 'think', 'think_option')
     """
 
     settings: tuple[str, ...]

@@ -36,6 +36,12 @@ class RowsDataModule(LightningDataModule):
 
     Raises:
         StateError: When a run is resumed with another number of ranks than saved the checkpoint.
+
+    Examples:
+        >>> from reasonknee_hf.train import RowsDataModule
+        >>> rows = rk.load_dataset("full", split="train", streaming=True, source="sample")
+        >>> RowsDataModule(rows, collate_fn=list, batch_size=4).state_dict()
+        {'ranks': [None]}
     """
 
     def __init__(

@@ -37,6 +37,13 @@ def preference_stream(
 
     Raises:
         OptionError: The margin is below 0, or nothing was answered twice.
+
+    Examples:
+        >>> from reasonknee_hf.train import grade_reward, preference_stream, target_text
+        >>> rows = rk.load_dataset("full", split="train", streaming=True, source="sample")
+        >>> pairs = preference_stream(rows, {row["id"]: ["{}", target_text(row)]}, grade_reward, target="grades")
+        >>> next(iter(pairs))["rejected"]
+        [{'role': 'assistant', 'content': '{}'}]
     """
     if margin < 0 or not any(len(said) > 1 for said in answers.values()):
         raise OptionError(

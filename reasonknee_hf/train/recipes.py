@@ -58,6 +58,11 @@ class Recipe:
             its place is drawn evenly among those at which it holds the region. For models that are to find the region.
         upright: Turn frames so that the head is up and the front left, whatever order the file has. If not,
             rows of a frame run along x and columns along y, as the published scripts draw them.
+
+    Examples:
+        >>> from reasonknee_hf.train import Recipe
+        >>> Recipe("mine", kind="images", slices="middle", most=4).needs_region
+        False
     """
 
     name: str
@@ -107,6 +112,11 @@ def get_recipe(recipe: str | Recipe, **changes: Any) -> Recipe:
 
     Raises:
         OptionError: There is no such recipe or field, or a value is none of its field's.
+
+    Examples:
+        >>> from reasonknee_hf.train import get_recipe
+        >>> get_recipe("eight", size=224, kind="images").size
+        224
     """
     if isinstance(recipe, str):
         if recipe not in RECIPES:
@@ -152,6 +162,11 @@ def plan_view(
 
     Raises:
         RecordError: The recipe needs a region and there is none, or it leaves the volume.
+
+    Examples:
+        >>> from reasonknee_hf.train import plan_view
+        >>> plan_view("middle", (160, 384, 384)).slices
+        (76, 77, 78, 79, 80, 81, 82, 83)
     """
     recipe = get_recipe(recipe)
     if region is not None:

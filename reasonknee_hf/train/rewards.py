@@ -60,6 +60,12 @@ def prompt_stream(ds: datasets.IterableDataset, **options: Any) -> datasets.Iter
         ds: A stream of rows.
         options: Those of [`~reasonknee_hf.train.chats.Style`]; `target` says what is asked for, and
             is not part of the prompt.
+
+    Examples:
+        >>> from reasonknee_hf.train import prompt_stream
+        >>> rows = rk.load_dataset("full", split="train", streaming=True, source="sample")
+        >>> sorted(next(iter(prompt_stream(rows, setting="instruction", target="grades"))))
+        ['bbox', 'grades', 'id', 'prompt', 'question_id', 'view']
     """
     style = make_style({"view": "planes", **options})
     if style.recipe.kind == "video":
@@ -102,6 +108,11 @@ def grade_reward(
 
     Returns:
         A value from 0 to 1 for each.
+
+    Examples:
+        >>> from reasonknee_hf.train import grade_reward, target_text
+        >>> grade_reward([target_text(row)], [row["question_id"]], [row["grades"]])
+        [1.0]
     """
     rewards = []
     readings = _readings(completions, question_id, columns)
@@ -118,6 +129,11 @@ def ordinal_reward(
     """As `grade_reward`, where ordinal grades that are near earn 1 less their distance, in shares of the scale.
 
     Codes without an order and yes-or-no grades earn all or nothing.
+
+    Examples:
+        >>> from reasonknee_hf.train import ordinal_reward, target_text
+        >>> ordinal_reward([target_text(row)], [row["question_id"]], [row["grades"]])
+        [1.0]
     """
     rewards = []
     readings, asked = _readings(completions, question_id, columns), _datasets(completions, columns)
@@ -138,6 +154,12 @@ class RareGradeReward:
 
     Args:
         counts: How many rows have each grade, by question and attribute, as `bench.count_grades` makes it.
+
+    Examples:
+        >>> from reasonknee_hf.train import RareGradeReward, target_text
+        >>> reward = RareGradeReward({row["question_id"]: {"size": [30, 10, 0, 0]}})
+        >>> reward(["{}"], [row["question_id"]], [row["grades"]])
+        [0.0]
     """
 
     def __init__(self, counts: Mapping[int, Mapping[str, Sequence[int]]]) -> None:
@@ -166,7 +188,13 @@ class RareGradeReward:
 
 
 def format_reward(completions: Sequence[Any], **_: Any) -> list[float]:
-    """1 for thoughts, which are not empty, and one JSON object, in the tags of the target `think`; else 0."""
+    """1 for thoughts, which are not empty, and one JSON object, in the tags of the target `think`; else 0.
+
+    Examples:
+        >>> from reasonknee_hf.train import format_reward
+        >>> format_reward(['<think>Bright.</think><answer>{"size": 1}</answer>', '{}'])
+        [1.0, 0.0]
+    """
     return [float(_is_formed(completion_text(completion))) for completion in completions]
 
 
@@ -180,7 +208,13 @@ def _is_formed(text: str) -> bool:
 
 
 def repetition_reward(completions: Sequence[Any], words: int = 12, **_: Any) -> list[float]:
-    """0 less the share of stretches of so many words that repeat an earlier one; near -1 for text that goes round."""
+    """0 less the share of stretches of so many words that repeat an earlier one; near -1 for text that goes round.
+
+    Examples:
+        >>> from reasonknee_hf.train import repetition_reward
+        >>> repetition_reward(["one two " * 20, "short"], words=2)
+        [-0.9487179487179487, 0.0]
+    """
     rewards = []
     for completion in completions:
         said = completion_text(completion).split()
@@ -206,6 +240,11 @@ def iou_reward(
 
     Returns:
         A value from 0 to 1 for each.
+
+    Examples:
+        >>> from reasonknee_hf.train import iou_reward, target_text
+        >>> iou_reward([target_text(row, "box_grades")], [row["question_id"]], [row["bbox"]])
+        [1.0]
     """
     readings = _readings(completions, question_id, columns)
     return [_iou(reading.box, truth) for reading, truth in zip(readings, bbox, strict=True)]
@@ -216,6 +255,11 @@ class ViewIou:
 
     Args:
         scale: The scale of its numbers, see [`View.to_voxels`].
+
+    Examples:
+        >>> from reasonknee_hf.train import ViewIou
+        >>> ViewIou(scale="thousandths").scale
+        'thousandths'
     """
 
     def __init__(self, scale: Scale = "pixels") -> None:

@@ -85,6 +85,11 @@ def loader_sizes(
 
     Raises:
         OptionError: A size is not above 0.
+
+    Examples:
+        >>> from reasonknee_hf.train import loader_sizes
+        >>> loader_sizes(shards=24).cache_bytes > 0
+        True
     """
     for name, value in (("volume_bytes", volume_bytes), ("batch_bytes", batch_bytes), ("window", window)):
         if value < 1:

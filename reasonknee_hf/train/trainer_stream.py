@@ -211,6 +211,12 @@ def training_stream(ds: datasets.IterableDataset, rows: int | None = None) -> Tr
 
     Raises:
         OptionError: Not a stream, or an empty one.
+
+    Examples:
+        >>> from reasonknee_hf.train import training_stream
+        >>> rows = rk.load_dataset("full", split="train", streaming=True, source="sample")
+        >>> len(training_stream(rows))
+        186
     """
     return _as_stream(ds, _count(ds, "training_stream", rows), _Position())
 
@@ -336,6 +342,12 @@ def evaluation_stream(ds: datasets.IterableDataset) -> EvaluationStream:
 
     Raises:
         OptionError: Not a stream, or an empty one.
+
+    Examples:
+        >>> from reasonknee_hf.train import evaluation_stream
+        >>> rows = rk.load_dataset("full", split="train", streaming=True, source="sample")
+        >>> len(evaluation_stream(rows).shard(2, 0))
+        93
     """
     rows = _count(ds, "evaluation_stream")
     if ds._distributed is not None or getattr(ds, "_exactly", False):

@@ -61,6 +61,12 @@ class View:
         down: Axis that runs along the height, and how.
         size: Height and width of a frame, or of the picture of `planes`.
         centre: The voxel that the three planes meet in.
+
+    Examples:
+        >>> from reasonknee_hf.train import plan_view
+        >>> view = plan_view("region", (160, 384, 384), region=[60, 69, 100, 149, 80, 159])
+        >>> view.to_voxels(view.to_view([60, 69, 100, 149, 80, 159]))
+        [60, 69, 100, 149, 80, 159]
     """
 
     recipe: str

@@ -30,6 +30,12 @@ def verify(release: Release, deep: bool = False, *, limit_scans: int | None = No
         OptionError: `limit_scans` is below 1, or given without `deep`; or nobody wrote checks for the dataset.
         EndpointError: Bytes that are needed cannot be had from any endpoint. That a file is broken is no
             error but a finding.
+
+    Examples:
+        >>> from reasonknee_hf.verify import verify
+        >>> report = verify(rk.open_release("sample"))
+        >>> report.exit_code  # a volume of the sample is missing on purpose
+        1
     """
     if limit_scans is not None and (limit_scans < 1 or not deep):
         raise OptionError(f"limit_scans={limit_scans} must be at least 1, and needs deep=True")

@@ -103,6 +103,11 @@ class Finding:
         part: Splits a kind further where one is not enough: the column of `record-unfit`; empty elsewhere.
         count: How many there are.
         examples: The first few, each with id, file and byte offset as far as they apply.
+
+    Examples:
+        >>> finding = rk.verify_release(rk.open_release("sample")).level("error")[0]
+        >>> finding.kind, finding.count
+        ('volume-missing', 1)
     """
 
     kind: str

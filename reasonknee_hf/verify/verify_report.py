@@ -34,6 +34,11 @@ class SplitCounts:
         records: Records of listed scans in the full annotation file.
         published_scans: Rows of the published table.
         paper_scans: Scans of the split by the paper.
+
+    Examples:
+        >>> counts = rk.verify_release(rk.open_release("sample")).splits[0]
+        >>> counts.split, counts.scans, counts.records
+        ('train', 5, 186)
     """
 
     split: str
@@ -57,6 +62,11 @@ class Report:
         findings: One entry for each kind of defect that occurred, errors first.
         boxes: How the six numbers of a box are meant by the evidence of the masks; `None` unless `deep`.
         not_checked: What could not be compared, and why.
+
+    Examples:
+        >>> report = rk.verify_release(rk.open_release("sample"))
+        >>> [finding.kind for finding in report.level("error")]
+        ['volume-missing']
     """
 
     release: str

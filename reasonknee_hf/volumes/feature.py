@@ -64,6 +64,11 @@ class VolumeFeature(_Base):
         axes (`str`, *optional*): axis codes of the grid that the boxes of the rows live on, see [`KneeVolume`]. Images
             and masks with the same `axes` have voxels in one order, whatever order their files have.
         across (`str`, defaults to `"R"`): the axis that slices lie along, see [`KneeVolume`]; `"S"` for axial ones.
+
+    Examples:
+        >>> feature = rk.VolumeFeature(axes="PIR")
+        >>> feature.decode_example({"path": "a.nii.gz", "bytes": None})
+        KneeVolume('a.nii.gz')
     """
 
     def __init__(

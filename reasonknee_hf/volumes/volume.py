@@ -52,6 +52,11 @@ class KneeVolume(StoredVolume):
         stated: shape and spacing, as stored, by the row; compared with the header when that is read.
         grid_mask: the mask on whose grid boxes live; None where only `axes` tells.
         axes_unknown: whether the volume is of a row that was read back without its axes, so that boxes are refused.
+
+    Examples:
+        >>> volume = row["image"]
+        >>> volume.shape, volume.axcodes, volume.crop(row["bbox"]).shape
+        ((27, 128, 112), 'RPI', (5, 17, 26))
     """  # noqa: E501
 
     def __init__(

@@ -24,6 +24,7 @@ NEEDS_EXTRA = [
     "test_examples.py",
     "test_families.py",
     "test_bench_run_model.py",
+    "test_training_examples.py",
 ]
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 collect_ignore = [] if find_spec("transformers") and find_spec("trl") else NEEDS_EXTRA

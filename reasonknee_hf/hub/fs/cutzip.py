@@ -32,8 +32,8 @@ from reasonknee_hf.hub.zips.archive_names import PartSet, find_part_sets
 class CutZipFileSystem(ReadOnlyFileSystem):
     """Read-only filesystem over the members of a zip archive, cut into parts or whole.
 
-    >>> fs = CutZipFileSystem("hf://datasets/owner/name/data", parts=["masks_aa", "masks_ab"])
-    >>> fs.cat("masks/knee_003.nii.gz")
+        fs = CutZipFileSystem("hf://datasets/owner/name/data", parts=["masks_aa", "masks_ab"])
+        fs.cat("masks/knee_003.nii.gz")
 
     Each instance reads the directory of the archive once. As with zips in `fsspec`, instances are not shared: nothing
     in the arguments tells whether the parts are still the same. Keep one to read many members.
@@ -47,6 +47,11 @@ class CutZipFileSystem(ReadOnlyFileSystem):
         encoding: Code page of member names that are not flagged as UTF-8.
         directory_cache: Folder that keeps the directory for other processes. Only for parts that never
             change: they are told apart by URL, names and sizes.
+
+    Examples:
+        >>> fs = CutZipFileSystem(str(rk.knee.sample.sample_folder() / "data/masks_aa"))
+        >>> len(fs.find(""))
+        9
     """
 
     protocol = "cutzip"

@@ -127,6 +127,12 @@ class ReasonKneeFileSystem(ReadOnlyFileSystem, metaclass=_KeyedBySource):
 
     Raises:
         OptionError: No source, or an option that makes no sense.
+
+    Examples:
+        >>> from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
+        >>> fs = ReasonKneeFileSystem(source=str(rk.knee.sample.sample_folder()))
+        >>> fs.glob("data/masks/knee_00[12].nii.gz")
+        ['data/masks/knee_001.nii.gz', 'data/masks/knee_002.nii.gz']
     """
 
     protocol = "reasonknee"

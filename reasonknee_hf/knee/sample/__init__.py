@@ -21,5 +21,10 @@ def sample_folder(*, scans: int = 6, seed: int = 0) -> Path:
 
     Returns:
         A folder with the layout of the published release.
+
+    Examples:
+        >>> from reasonknee_hf.knee.sample import sample_folder
+        >>> (sample_folder() / "data/split_files/train_split.csv").exists()
+        True
     """
     return kept_sample(f"{LAYOUT}-scans{scans}-seed{seed}", partial(write_sample, scans=scans, seed=seed))

@@ -68,6 +68,12 @@ def write_sample(folder: str | Path, *, scans: int = 6, seed: int = 0, flaws: bo
 
     Raises:
         OptionError: `scans` is below 3, or the folder holds something.
+
+    Examples:
+        >>> from tempfile import mkdtemp
+        >>> from reasonknee_hf.knee.sample import write_sample
+        >>> rk.open_release(str(write_sample(mkdtemp(), scans=3, flaws=False))).splits
+        ('train', 'validation', 'test')
     """
     root = Path(folder)
     if scans < 3:

@@ -103,6 +103,12 @@ def read_answer(
         question: What was asked.
         strict: Turns all repairs off.
         free_digits: Lets a question with one attribute be answered by `grade N` in free text.
+
+    Examples:
+        >>> from reasonknee_hf.knee.moaks import QUESTIONS
+        >>> from reasonknee_hf.knee.scoring.answer_reading import read_answer
+        >>> read_answer('{"size": 2, "depth": 1}', QUESTIONS[24]).grades
+        {'size': 2, 'depth': 1}
     """
     try:
         reading = _read(answer, question, strict=strict, free_digits=free_digits)

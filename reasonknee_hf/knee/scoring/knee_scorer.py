@@ -93,7 +93,14 @@ def _scan_of(image: str) -> str:
 
 
 def count_grades(rows: Iterable[Mapping[str, Any]], origin: str = "training rows") -> Priors:
-    """Counts the grades of training rows, block by block, so that a stream of any length will do."""
+    """Counts the grades of training rows, block by block, so that a stream of any length will do.
+
+    Examples:
+        >>> rows = rk.load_dataset("full", split="train", streaming=True, source="sample")
+        >>> counts = rk.bench.count_grades(rows)
+        >>> counts.origin
+        'training rows'
+    """
     totals: dict[tuple[int | None, str, int | None], int] = {}
     block: list[Mapping[str, Any]] = []
 

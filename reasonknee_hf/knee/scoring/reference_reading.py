@@ -105,6 +105,12 @@ def read_references(rows: Iterable[Mapping[str, Any]]) -> References:
 
     Raises:
         RecordError: A row lacks a column or comes twice with different content.
+
+    Examples:
+        >>> from reasonknee_hf.knee.scoring.reference_reading import read_references
+        >>> rows = rk.load_dataset("bench", split="test", streaming=True, source="sample", masks=False)
+        >>> len(read_references(rows))
+        124
     """
     seen: dict[str, _Row] = {}
     texts: dict[str, str] = {}  # a prompt is the same text in every scan: kept once

@@ -46,6 +46,11 @@ def target_text(
     Raises:
         OptionError: There is no such target.
         RecordError: The row lacks what the target says: grades, a box, reasoning or a known question.
+
+    Examples:
+        >>> from reasonknee_hf.train import target_text
+        >>> target_text(row, "box_grades")[:32]
+        '{"bounding_box": [14, 18, 18, 34'
     """
     if target not in TARGETS:
         raise OptionError(f"There is no target {target!r}. Valid: {', '.join(TARGETS)}.")
