@@ -14,7 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs/guides/train.md"
 SMALLER = {
     "max_steps=1000": "max_steps=2, report_to='none', logging_strategy='no'",
     "max_steps=100,": "max_steps=1, max_completion_length=4, report_to='none',",
-    "num_generations=4, per_device_train_batch_size=4": "num_generations=2, per_device_train_batch_size=2",
+    "num_generations=4": "num_generations=2",
+    "per_device_train_batch_size=4": "per_device_train_batch_size=2",
     "save_steps=200": "save_strategy='no'",
     "size=112": "size=28",
     "num_workers=2": "num_workers=0",
@@ -39,5 +40,6 @@ def test_the_guide_runs(tmp_path, monkeypatch, sample_dir) -> None:
         code = code.replace(written, run)
     names: dict = {}
     exec(compile(code, "train.md", "exec"), names)
-    assert names["trainer"].state.global_step == 1
+    assert names["trainer"].state.global_step == 2
+    assert names["grpo"].state.global_step == 1
     assert names["batch"].references[0].bbox
