@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from datasets import ClassLabel, Features, Value
+from datasets import ClassLabel, Features, Image, Value
 
 from reasonknee_hf.volumes.feature import VolumeFeature
 from reasonknee_hf.volumes.volume import KneeVolume
@@ -121,7 +121,7 @@ _PYTHON_TYPES: dict[str, type] = {
     "int64": int,
     "bool": bool,
 }
-_STORED_VOLUME = {"bytes", "path"}
+_STORED_FILE = {"bytes", "path"}
 
 Decode: TypeAlias = Callable[[Any, "dict[str, str | bool | None] | None"], Any]
 
@@ -182,8 +182,9 @@ def _check(feature: Any) -> Callable[[Any], bool]:
     if isinstance(feature, Value):
         wanted = _python_type(feature)
         return lambda value: value is None or type(value) is wanted
-    if isinstance(feature, VolumeFeature):
-        return lambda value: value is None or (type(value) is dict and value.keys() == _STORED_VOLUME)
+    if isinstance(feature, (VolumeFeature, Image)):
+        # Stock pictures take their stored form only where Pillow is installed; it is no core dependency.
+        return lambda value: value is None or (type(value) is dict and value.keys() == _STORED_FILE)
     if isinstance(feature, dict):
         members = {name: _check(part) for name, part in feature.items()}
         names = [*feature]
