@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,13 @@ def floor_of(module: str) -> int:
                 return floor
     top = place.split("/")[0]
     return next(floor for floor, rooms in enumerate(FLOORS) if top in rooms)
+
+
+def test_no_public_name_is_that_of_a_file_beside_it():
+    """Importing the file would put the module in the place of the function that the room gives."""
+    for package in {file.parent for file in FILES}:
+        room = import_module(".".join(package.relative_to(PACKAGE.parent).parts))
+        assert not {file.stem for file in package.glob("*.py")} & set(getattr(room, "__all__", ())), package
 
 
 def test_rooms_import_downward():

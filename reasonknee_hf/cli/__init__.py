@@ -8,8 +8,8 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 
 from reasonknee_hf import environment
 from reasonknee_hf.errors import ReasonKneeError
@@ -81,13 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     assert run is not None
     environment.choose_cache(getattr(args, "cache", None), getattr(args, "cache_size", None))
-    if args.quiet:
-        _be_quiet()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Answers of models may hold halves of characters, which no encoding has.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = int(run(args) or 0)
+        with _quiet() if args.quiet else nullcontext():
+            code = int(run(args) or 0)
         sys.stdout.flush()  # here, where a full disk is told like any other error
         return code
     except ReasonKneeError as error:
@@ -127,11 +126,21 @@ def _add_quiet(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--quiet", action="store_true", help="no progress bars and no warnings")
 
 
-def _be_quiet() -> None:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Shows neither progress bars nor warnings, for one command: `main` may be called by a program."""
     import datasets
 
+    ours, bars = logging.getLogger("reasonknee_hf"), datasets.are_progress_bars_disabled()
+    level = ours.level
     datasets.disable_progress_bars()
-    logging.getLogger("reasonknee_hf").setLevel(logging.ERROR)
+    ours.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ours.setLevel(level)
+        if not bars:
+            datasets.enable_progress_bars()
 
 
 def _give_up_stdout() -> None:

@@ -9,7 +9,7 @@ from reasonknee_hf.cli.source_options import add_source_options, source_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from reasonknee_hf.train.export import Format, FrameFiles
+    from reasonknee_hf.train.export_files import Format, FrameFiles
     from reasonknee_hf.train.recipes import RECIPES
 
     parser.add_argument(
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from reasonknee_hf.dataset.loading import load_dataset
-    from reasonknee_hf.train.export import export
+    from reasonknee_hf.train.export_files import export
 
     rows = load_dataset(
         args.config, split=args.split, streaming=True, on_error=args.on_error, **source_options(args)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reasonknee_hf.train.collator import Collator as Collator
     from reasonknee_hf.train.evaluation import EvaluatedRows as EvaluatedRows
     from reasonknee_hf.train.evaluation import RowEvaluation as RowEvaluation
-    from reasonknee_hf.train.export import export as export
+    from reasonknee_hf.train.export_files import export as export
     from reasonknee_hf.train.lightning_data import RowsDataModule as RowsDataModule
     from reasonknee_hf.train.preferences import preference_stream as preference_stream
     from reasonknee_hf.train.recipes import RECIPES as RECIPES
@@ -54,7 +54,7 @@ _NAMES = {
     "chats": "conversation",
     "collator": "Batch Collator",
     "evaluation": "EvaluatedRows RowEvaluation",
-    "export": "export",
+    "export_files": "export",
     "lightning_data": "RowsDataModule",
     "preferences": "preference_stream",
     "recipes": "RECIPES Recipe get_recipe plan_view",

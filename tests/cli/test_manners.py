@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -93,3 +94,12 @@ def test_errors_name_options_as_the_command_has_them(tmp_path, capsys):
     assert "--images" in told
     assert "--on-error skip" in told
     assert "on_error" not in told
+
+
+def test_quiet_ends_with_its_command(caplog):
+    import datasets
+
+    before = datasets.are_progress_bars_disabled()
+    assert main(["env", "--quiet"]) == 0
+    assert logging.getLogger("reasonknee_hf").level == logging.NOTSET
+    assert datasets.are_progress_bars_disabled() == before
