@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,8 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="OUT.png")
     parser.add_argument("--eval-results", metavar="OUT.yaml", help="for a model repository's .eval_results/")
     add_reading(parser)
-    add_references(parser)
+    add_references(parser, dataset=True)
+    parser.set_defaults(default_of=parser.get_default)
 
 
 def _add_prompts(parser: argparse.ArgumentParser) -> None:
@@ -132,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
 def _score(args: argparse.Namespace) -> int:
     if args.dataset not in (None, known_names()[0]):
         return _score_elsewhere(args)
+    _refuse_unheeded(args, _ELSEWHERE)
     from reasonknee_hf.bench import read_references, score
     from reasonknee_hf.bench.setting_pairs import attribution, attribution_table
 
@@ -165,21 +167,23 @@ def _score(args: argparse.Namespace) -> int:
 
 def _score_elsewhere(args: argparse.Namespace) -> int:
     """By the benchmark of another dataset, which brings its own report."""
+    from reasonknee_hf.bench.runner_rows import Columns
     from reasonknee_hf.bench.scorer import offered_by
 
+    _refuse_unheeded(args, _HERE)
     check_files(args.predictions)
     for target in filter(None, (args.json, args.items)):
         check_target(target)
-    names = ("form", "mode", "input", "tolerance")
     text, report = offered_by(args.dataset, "score_files")(
         args.predictions,
         opening=source_options(args),
-        settings={name: getattr(args, name) for name in names if getattr(args, name) is not None},
+        settings={name: getattr(args, name) for name in _ELSEWHERE if getattr(args, name) is not None},
         paper=args.compare == "paper",
         conflicts=args.conflicts,
         rounds=args.rounds,
         seed=args.seed,
         name=args.name or Path(args.predictions[0]).stem,
+        columns=Columns(args.id_column, args.answer_column),
     )
     if args.json:
         save_text(args.json, json.dumps(report.data, indent=1, ensure_ascii=False) + "\n")
@@ -189,6 +193,20 @@ def _score_elsewhere(args: argparse.Namespace) -> int:
         )
     print(text, end="")
     return 0
+
+
+_ELSEWHERE = ("form", "mode", "input", "tolerance")
+_HERE = (
+    "priors", "only_answered", "markdown", "plot", "eval_results", "strict", "free_digits", "box_ends", "box_order",
+    "box_grid", "volume_shape", "spacing", "iou_threshold", "split", "scans", "annotations",
+)  # fmt: skip
+
+
+def _refuse_unheeded(args: argparse.Namespace, names: Sequence[str]) -> None:
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) != args.default_of(name)]
+    if given:
+        whose = args.dataset or known_names()[0]
+        raise OptionError(f"{', '.join(given)}: the benchmark of {whose} knows no such option.")
 
 
 def _runs(predictions: list[str]) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reasonknee_hf.bench import Report
 
 
-def add_references(parser: argparse.ArgumentParser) -> None:
+def add_references(parser: argparse.ArgumentParser, *, dataset: bool = False) -> None:
     parser.add_argument(
         "--split", default="test", help="test is the benchmark; any other is reported as a subset"
     )
@@ -23,7 +23,7 @@ def add_references(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--annotations", choices=("all", "balanced"), default="all", help="balanced is a subset too"
     )
-    add_source_options(parser, dataset=True)
+    add_source_options(parser, dataset=dataset)
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from reasonknee_hf.cli.bench_options import check_files
 from reasonknee_hf.cli.source_options import add_source_options, source_options
 from reasonknee_hf.errors import OptionError
 
@@ -34,6 +36,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--generation", type=json.loads, default={}, metavar="JSON", help="options of generation"
     )
+    parser.add_argument("--seed", type=int, help="where answers are sampled")
     parser.add_argument(
         "--model-revision", metavar="REV", help="transformers: branch, tag or commit of the model"
     )
@@ -63,7 +66,11 @@ def run_run(args: argparse.Namespace) -> int:
     if args.limit is not None and args.limit < 1:
         raise OptionError(f"--limit is a number of questions, 1 or more, not {args.limit}.")
     others = [_predictions(given) for given in args.compare_with]
-    backend = {"device": args.device, "dtype": args.dtype, "batch_size": args.batch_size, "url": args.url}
+    if others and "/" in args.config:
+        raise OptionError("--compare-with is for runs of 3DReasonKnee: those are compared item by item.")
+    check_files([other.rpartition("=")[2] for other in others])
+    backend = {"device": args.device, "dtype": args.dtype, "batch_size": args.batch_size}
+    backend |= {"url": args.url, "concurrency": args.concurrency, "seed": args.seed}
     done = run(
         args.model,
         out=args.out,
@@ -80,15 +87,21 @@ def run_run(args: argparse.Namespace) -> int:
         opening=source_options(args),
         **backend,
         revision=args.model_revision,
-        concurrency=args.concurrency,
     )
     print(f"{done.predictions}: {done.answered:,} answered, {done.failed:,} ended in errors")
     code = int(done.failed > 0)
     if args.score:
         code = max(code, _score(args, done.predictions))
     if others:
-        code = max(code, _again(["bench", "compare", _predictions(args.out), *others, *_opened(args)]))
+        words = ["bench", "compare", _predictions(args.out), *others, *_opened(args)]
+        code = max(code, _again(words + _files(args.out, "comparison")))
     return code
+
+
+def _files(out: str | Path, name: str) -> list[str]:
+    """Options that write what is said as JSON and Markdown, and as a plot where those can be drawn."""
+    kinds = {"--json": "json", "--markdown": "md"} | ({"--plot": "png"} if find_spec("matplotlib") else {})
+    return [word for option, kind in kinds.items() for word in (option, str(Path(out) / f"{name}.{kind}"))]
 
 
 def _predictions(given: str) -> str:
@@ -107,12 +120,12 @@ def _opened(args: argparse.Namespace) -> list[str]:
 
 def _score(args: argparse.Namespace, predictions: Path) -> int:
     out = predictions.parent
-    words = ["bench", "score", str(predictions), "--json", str(out / "report.json"), *_opened(args)]
+    words = ["bench", "score", str(predictions), *_opened(args)]
     if "/" in args.config:
-        words += ["--dataset", args.config.partition("/")[0]]
+        words += ["--json", str(out / "report.json"), "--dataset", args.config.partition("/")[0]]
         words += ["--form", "mc" if "option" in (args.target or "") else "freeform"]
     else:
-        words += ["--markdown", str(out / "report.md"), "--split", args.split]
+        words += [*_files(out, "report"), "--compare", "paper", "--split", args.split]
         words += ["--only-answered"] if args.limit else []
     return _again(words)
 

@@ -2,86 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cached_property
-from http.client import HTTPException
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from io import BytesIO
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any
+from zlib import crc32
 
-import numpy as np
-import numpy.typing as npt
-
-from reasonknee_hf import environment
 from reasonknee_hf.errors import ExtraMissingError, OptionError, ReasonKneeError
-from reasonknee_hf.hub.wire.retries import PASSING, Patience, retry_after
+from reasonknee_hf.running.asking import Asked, Backend, BackendError
+from reasonknee_hf.running.openai_backend import OpenAIBackend
 from reasonknee_hf.train.chats import Style, messages, picture_blocks
-from reasonknee_hf.train.view import View
 
 logger = logging.getLogger(__name__)
 BACKENDS = ("transformers", "openai", "function")
-
-
-class BackendError(ReasonKneeError, RuntimeError):
-    """A model cannot be asked at all: it is not there, takes no images, or the server refuses. Says what to change."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A view that was drawn, shared by all questions that see the same."""
-
-    view: View
-    pictures: npt.NDArray[np.uint8]
-    held: dict[str, Any] = field(default_factory=dict)  # what a backend made of them
-
-    @cached_property
-    def urls(self) -> list[str]:
-        """The pictures as data URLs of PNG files."""
-        from PIL import Image
-
-        found = []
-        for picture in self.pictures:
-            buffer = BytesIO()
-            Image.fromarray(picture).save(buffer, "png", compress_level=1)
-            found.append(f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}")
-        return found
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One question: the row, and what is seen of it."""
-
-    row: Mapping[str, Any]
-    drawn: Drawn
-
-
-class Backend(Protocol):
-    """Answers questions.
-
-    Attributes:
-        name, version: For the record of a run.
-        videos: Whether it takes videos as such.
-        at_once: How many questions it is given together.
-    """
-
-    name: str
-    version: str
-    videos: bool
-    at_once: int
-
-    def check(self) -> None:
-        """Refuses, before a volume is read, what could not be asked. Raises [`BackendError`]."""
-
-    def answer(self, asked: Sequence[Asked], style: Style) -> list[str | Exception]:
-        """The text of each answer, or why there is none. Raises [`BackendError`] where asking on is useless."""
 
 
 def _version(package: str) -> str:
@@ -98,6 +33,7 @@ class TransformersBackend:
         model, revision: As `from_pretrained` takes them.
         device, dtype: As torch names them; by default a GPU if there is one, and the type of the weights.
         batch_size: Questions that are answered together.
+        seed: Where answers are sampled: that of a batch is made of this number and the id of its first question.
         generation: Options of `generate`.
     """
 
@@ -111,14 +47,17 @@ class TransformersBackend:
         device: str | None = None,
         dtype: str | None = None,
         batch_size: int = 4,
+        seed: int = 0,
         generation: Mapping[str, Any],
     ) -> None:
-        self.model, self.revision, self.at_once = model, revision, batch_size
+        self.model, self.revision = model, revision
+        self.generation: Mapping[str, Any] = dict(generation)
         self.version = _version("transformers")
-        self._device, self._dtype, self._generation = device, dtype, dict(generation)
-        self._collators: dict[int, Any] = {}
+        self._device, self._dtype, self._batch_size, self._seed = device, dtype, batch_size, seed
+        self._collator: Any = None
+        self._answered = False
 
-    def check(self) -> None:
+    def check(self) -> str | None:
         """Loads processor and model.
 
         Raises:
@@ -147,148 +86,44 @@ class TransformersBackend:
         device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._model = made.eval().to(device)
         limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        self._longest = None if limit is None else limit - int(self._generation.get("max_new_tokens", 0))
+        self._longest = None if limit is None else limit - int(self.generation.get("max_new_tokens", 0))
+        return getattr(self._model.config, "_commit_hash", None)
 
-    def answer(self, asked: Sequence[Asked], style: Style) -> list[str | Exception]:
-        """As in [`Backend`]; rows that do not go into one batch are asked one by one."""
-        import torch
-
+    def answers(self, asked: Iterable[Asked], style: Style) -> Iterator[tuple[Asked, str | Exception]]:
+        """As in [`Backend`], in batches; rows that do not go into one are asked one by one."""
         from reasonknee_hf.train.collator import Collator
 
-        key = id(style)
-        if key not in self._collators:
-            options = {name: getattr(style, name) for name in Style.__dataclass_fields__}
-            self._collators[key] = Collator(self._processor, **options)
+        self._collator = Collator(
+            self._processor, **{name: getattr(style, name) for name in Style.__dataclass_fields__}
+        )
+        left = iter(asked)
+        while batch := list(islice(left, self._batch_size)):
+            yield from zip(batch, self._batch(batch), strict=True)
+
+    def _batch(self, asked: Sequence[Asked]) -> list[str | Exception]:
+        import torch
+
         rows, drawn = [one.row for one in asked], [one.drawn for one in asked]
         try:
-            batch = self._collators[key].drawn(rows, [d.view for d in drawn], [d.pictures for d in drawn])
+            batch = self._collator.drawn(rows, [d.view for d in drawn], [d.pictures for d in drawn])
             length = batch["input_ids"].shape[1]
             if self._longest is not None and length > self._longest:
-                raise BackendError(
+                kind = ValueError if self._answered else BackendError
+                raise kind(
                     f"{rows[0].get('id')}: {length} tokens, more than the {self._longest} that {self.model} takes"
                     " beside its answer. Take fewer or smaller frames (view=, size=)."
                 )
+            torch.manual_seed(crc32(f"{self._seed} {rows[0].get('id')}".encode()))
             with torch.inference_mode():
-                said = self._model.generate(**batch.to(self._model.device), **self._generation)
-        except BackendError:
-            raise
+                said = self._model.generate(**batch.to(self._model.device), **self.generation)
+        except BackendError as error:
+            return [error] * len(asked)
         except (RuntimeError, ValueError, TypeError, ReasonKneeError) as error:
             if len(asked) == 1:
                 return [error]
-            return [one for each in asked for one in self.answer([each], style)]
-        texts = self._processor.tokenizer.batch_decode(said[:, length:], skip_special_tokens=True)
-        return list(texts)
-
-
-class OpenAIBackend:
-    """Any server that speaks the chat completions of OpenAI: vLLM, SGLang, llama.cpp, hosted ones.
-
-    Args:
-        model: As the server calls it.
-        url: Its address, up to and with `/v1`.
-        key: Sent as bearer; by default `OPENAI_API_KEY`.
-        concurrency: Questions that are asked at the same time.
-        generation: More members of the request, such as `max_tokens`.
-        timeout: Seconds for one answer.
-    """
-
-    name, videos = "openai", False
-    version = "chat completions"
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        url: str,
-        key: str | None = None,
-        concurrency: int = 8,
-        generation: Mapping[str, Any],
-        timeout: float = 600,
-    ) -> None:
-        self.model, self.at_once, self._timeout = model, concurrency, timeout
-        self._url, self._generation = url.rstrip("/"), dict(generation)
-        self._key = key or environment.openai_key()
-        self._answered = False
-
-    def check(self) -> None:
-        """Asks the server for its models.
-
-        Raises:
-            BackendError: There is no server, it speaks something else, refuses the key, or has no such model.
-        """
-        told = self._call("models", None)
-        names = [one.get("id") for one in told.get("data") or () if isinstance(one, Mapping)]
-        if names and self.model not in names:
-            raise BackendError(
-                f"{self._url} has no model {self.model!r}, but {', '.join(map(str, names[:8]))}."
-            )
-
-    def answer(self, asked: Sequence[Asked], style: Style) -> list[str | Exception]:
-        """As in [`Backend`]; all at the same time."""
-        with ThreadPoolExecutor(max_workers=self.at_once) as pool:
-            return list(pool.map(lambda one: self._one(one, style), asked))
-
-    def _one(self, asked: Asked, style: Style) -> str | Exception:
-        view = asked.drawn.view
-        chat = messages(asked.row, style, view, [{"type": "image"}] * len(asked.drawn.pictures))
-        urls = iter(asked.drawn.urls)
-        for message in chat:
-            message["content"] = [
-                block if block["type"] == "text" else {"type": "image_url", "image_url": {"url": next(urls)}}
-                for block in message["content"]
-            ]
-        try:
-            told = self._call("chat/completions", {"model": self.model, "messages": chat, **self._generation})
-            text = told["choices"][0]["message"]["content"]
-            if not isinstance(text, str) or not text.strip():
-                raise ValueError("an empty answer")
-        except BackendError:
-            raise
-        except (OSError, HTTPException, ValueError, KeyError, IndexError, TypeError) as error:
-            return error
+            return [one for each in asked for one in self._batch([each])]
         self._answered = True
-        return text
-
-    def _call(self, action: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        """One request, tried again while that may help.
-
-        Raises:
-            BackendError: Asking on is useless.
-            OSError, HTTPException, ValueError: It failed, also when tried again.
-        """
-        headers = {"Content-Type": "application/json"} | (
-            {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        )
-        data = None if body is None else json.dumps(body).encode()
-        # A server that never answered is not waited for as long as one that did.
-        longest = environment.retry_time() if self._answered else min(10.0, environment.retry_time())
-        patience = Patience(f"asking {self._url}", longest)
-        while True:
-            asked_for = None
-            try:
-                request = urllib.request.Request(f"{self._url}/{action}", data, headers)
-                with urllib.request.urlopen(request, timeout=self._timeout) as answer:
-                    told = json.loads(answer.read())
-                if not isinstance(told, dict):
-                    raise ValueError(f"{type(told).__name__} instead of an object")
-                return told
-            except urllib.error.HTTPError as error:
-                said = error.read(300).decode("utf-8", "replace").strip()
-                if error.code not in PASSING:
-                    useless = error.code in (401, 403, 404) or body is None or not self._answered
-                    what = f"{self._url} answered {error.code} for {action}: {said}"
-                    raise (BackendError if useless else ValueError)(what) from error
-                failed: Exception = OSError(f"status {error.code}: {said}")
-                asked_for = retry_after(error.headers)
-            except (OSError, HTTPException, ValueError) as error:
-                failed = error
-            if not patience.wait(failed, asked_for):
-                if body is None:
-                    raise BackendError(
-                        f"no model server that speaks JSON answers at {self._url} ({failed}). Start one, e.g. `vllm"
-                        f" serve {self.model}`, and pass its address as url=, up to /v1."
-                    ) from failed
-                raise failed
+        return list(self._processor.tokenizer.batch_decode(said[:, length:], skip_special_tokens=True))
 
 
 class FunctionBackend:
@@ -298,10 +133,12 @@ class FunctionBackend:
         where: `module:name`, or the function.
     """
 
-    name, videos, at_once = "function", True, 1
-    version = "-"
+    name, videos, version = "function", True, "-"
 
-    def __init__(self, where: str | Callable[[list[dict[str, Any]]], str]) -> None:
+    def __init__(
+        self, where: str | Callable[[list[dict[str, Any]]], str], *, generation: Mapping[str, Any]
+    ) -> None:
+        self.generation: Mapping[str, Any] = dict(generation)
         self.model = where if isinstance(where, str) else f"{where.__module__}:{where.__qualname__}"
         self._where = where
 
@@ -322,17 +159,21 @@ class FunctionBackend:
                 f"{self._where!r} names no function that can be imported ({error})."
             ) from error
 
-    def answer(self, asked: Sequence[Asked], style: Style) -> list[str | Exception]:
+    def answers(self, asked: Iterable[Asked], style: Style) -> Iterator[tuple[Asked, str | Exception]]:
         """As in [`Backend`], one by one."""
-        found: list[str | Exception] = []
         for one in asked:
-            blocks = picture_blocks(one.drawn.view, one.drawn.pictures)
+            chat = messages(
+                one.row, style, one.drawn.view, picture_blocks(one.drawn.view, one.drawn.pictures)
+            )
+            said: Any
             try:
-                found.append(str(self._function(messages(one.row, style, one.drawn.view, blocks))))
+                said = self._function(chat)
+                if not isinstance(said, str):
+                    raise TypeError(f"{self.model} returned a {type(said).__name__}, not a text")
             except Exception as error:
                 logger.warning("%s: %r", one.row.get("id"), error)
-                found.append(error)
-        return found
+                said = error
+            yield one, said
 
 
 def make_backend(
@@ -352,11 +193,18 @@ def make_backend(
         if name == "openai":
             if url is None:
                 raise OptionError("the backend openai needs url=, such as http://localhost:8000/v1.")
+            seed = {"seed": given.pop("seed")} if "seed" in given else {}
             return OpenAIBackend(
-                model, url=url, generation={"max_tokens": 512, "temperature": 0, **generation}, **given
+                model,
+                url=url,
+                generation={"max_tokens": 512, "temperature": 0, **seed, **generation},
+                **given,
             )
         if name == "function":
-            return FunctionBackend(model, **given)
+            return FunctionBackend(model, generation=generation, **given)
     except TypeError as error:
         raise OptionError(f"the backend {name} has no such option: {error}") from error
-    raise OptionError(f"There is no backend {name!r}. Valid: {', '.join(BACKENDS)}.")
+    raise OptionError(
+        f"There is no backend {name!r}. Valid: {', '.join(BACKENDS)}. A model that vLLM, SGLang or llama.cpp serves is"
+        " asked with openai."
+    )

@@ -1,16 +1,17 @@
 """Asks a model every question of a benchmark, scan by scan, and keeps what it answered.
 
-`OUT/predictions.jsonl` gets a line for each answer as it comes, on the disk before the next question: `{"id",
-"prediction"}`, or `{"id", "error"}`, which is no answer and is asked again by the next run. `OUT/run.json` says what
-was asked of whom; `OUT/scans.jsonl` holds a hash of the frames and of the prompts of each scan.
+`OUT/predictions.jsonl` gets a line for each answer as it comes, on the disk before the next one is waited for: `{"id",
+"prediction", "prompt"}` with a hash of the text that the model was given, or `{"id", "error"}`, which is no answer and
+is asked again by the next run. `OUT/run.json` says what was asked of whom; `OUT/scans.jsonl` holds a hash of the frames
+of each view of a scan.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import groupby, islice
@@ -22,15 +23,16 @@ from datasets.utils import tqdm
 
 from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.dataset.loading import load_dataset
-from reasonknee_hf.errors import RecordError, StateError
-from reasonknee_hf.hub.disk import write_file
-from reasonknee_hf.running.backends import Asked, Backend, BackendError, Drawn, make_backend
+from reasonknee_hf.errors import OptionError, ReasonKneeError, StateError, is_outage
+from reasonknee_hf.hub.disk import alone, write_file
+from reasonknee_hf.running.asking import Asked, Backend, BackendError, Drawn
+from reasonknee_hf.running.backends import make_backend
 from reasonknee_hf.running.presets import view_for
 from reasonknee_hf.train.chats import Style, make_style, messages, row_view, row_volume
 from reasonknee_hf.train.recipes import Recipe
+from reasonknee_hf.train.view import View
 from reasonknee_hf.version import __version__
 
-logger = logging.getLogger(__name__)
 _MOST_FAILURES = 20
 
 
@@ -85,12 +87,14 @@ def run(
         generation: Options of generation, as the backend calls them.
         opening: What opens the release: `source`, `revision`, `endpoint`, `images`.
         style: More options of chats: `coordinates`, `prompts`, `system`, `regions`, …
-        options: Of the backend: `device`, `dtype`, `batch_size`, `revision`; `url`, `key`, `concurrency`.
+        options: Of the backend: `device`, `dtype`, `batch_size`, `revision`; `url`, `key`, `concurrency`; `seed`.
 
     Raises:
         OptionError: An option has no such value; a view would give the answer away.
         BackendError: The model cannot be asked. Before a volume is read, where that can be known.
-        StateError: The folder holds a run with other settings; the message says what differs.
+        StateError: The folder holds a run with other settings; the message says what differs. Or another process is
+            at it.
+        EndpointError: The release cannot be reached; the same call goes on.
 
     Examples:
         >>> from tempfile import mkdtemp
@@ -99,23 +103,23 @@ def run(
         >>> run(lambda chat: "{}", backend="function", out=out, limit=2, opening={"source": "sample"}).answered
         2
     """
-    root, generation = Path(out), dict(generation or {})
-    asks = make_backend(backend, model, url=options.pop("url", None), generation=generation, **options)
+    root = Path(out)
+    asks = make_backend(
+        backend, model, url=options.pop("url", None), generation=dict(generation or {}), **options
+    )
     dataset = described(config.partition("/")[0] if "/" in config else None)
     recipe = view_for(str(model), view, videos=asks.videos, **(view_options or {}))
-    chats = make_style(
-        {
-            "setting": setting,
-            "view": recipe,
-            "target": target,
-            "dataset": dataset.name,
-            "asked_only": True,
-            **(style or {}),
-        }
-    )
+    asked_as = {
+        "setting": setting,
+        "view": recipe,
+        "target": target,
+        "dataset": dataset.name,
+        "asked_only": True,
+    }
+    chats = make_style(asked_as | dict(style or {}))
     rows: Any = load_dataset(config, split=split, streaming=True, on_error=on_error, **(opening or {}))
     told = {
-        "model": getattr(asks, "model", str(model)),
+        "model": asks.model,
         "model_revision": options.get("revision"),
         "backend": asks.name,
         "backend_version": asks.version,
@@ -126,13 +130,27 @@ def run(
         "setting": setting,
         "target": target,
         "view": asdict(recipe),
-        "style": {key: str(value) for key, value in (style or {}).items()},
-        "generation": generation,
+        "style": {key: _told(value) for key, value in (style or {}).items()},
+        "generation": dict(asks.generation),
+        "seed": options.get("seed"),
+        "dtype": options.get("dtype"),
         "package": __version__,
     }
-    done = _begin(root, json.loads(json.dumps(told, default=str)))
-    asks.check()
-    return _Run(root, asks, chats, done).go(islice(rows, limit), limit or rows.num_rows)
+    told = json.loads(json.dumps(told, default=str))
+    with alone(root / ".lock", 0) as free:
+        if not free:
+            raise StateError(f"{root}: another process is at this run. Wait for it, or take another folder.")
+        _refuse_another(root, told)
+        told |= {"model_commit": asks.check()}
+        _refuse_another(root, told)
+        if not (root / "run.json").exists():
+            write_file(root / "run.json", json.dumps(told, indent=2, ensure_ascii=False).encode())
+        return _Run(root, asks, chats).go(islice(rows, limit), limit or rows.num_rows)
+
+
+def _told(value: Any) -> str:
+    """An option in words that are the same in every process: functions are told by their names."""
+    return f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else str(value)
 
 
 def _release_of(rows: Any) -> str:
@@ -141,20 +159,21 @@ def _release_of(rows: Any) -> str:
     return ", ".join(dict.fromkeys(one.release.identity for one in rows_behind(rows)))
 
 
-def _begin(root: Path, told: Mapping[str, Any]) -> set[str]:
-    """The ids that are answered. Makes the folder, or checks that it holds the same run."""
+def _refuse_another(root: Path, told: Mapping[str, Any]) -> None:
+    """Refuses a folder that holds answers to something else."""
     path, answers = root / "run.json", root / "predictions.jsonl"
-    if path.exists():
+    if not path.exists():
+        if answers.exists():
+            raise StateError(f"{answers} is there without a run.json: take another folder.")
+        return
+    try:
         before = json.loads(path.read_text(encoding="utf-8"))
         differing = [key for key in told if before.get(key) != told[key]]
-        if differing:
-            what = "; ".join(f"{key}: {before.get(key)!r}, now {told[key]!r}" for key in differing)
-            raise StateError(f"{root} holds a run with other settings ({what}). Take another folder.")
-    elif answers.exists():
-        raise StateError(f"{answers} is there without a run.json: take another folder.")
-    else:
-        write_file(path, json.dumps(told, indent=2, ensure_ascii=False).encode())
-    return {line["id"] for line in _whole_lines(answers) if "prediction" in line}
+    except (ValueError, AttributeError) as error:
+        raise StateError(f"{path} is not what a run writes ({error}): take another folder.") from error
+    if differing:
+        what = "; ".join(f"{key}: {before.get(key)!r}, now {told[key]!r}" for key in differing)
+        raise StateError(f"{root} holds a run with other settings ({what}). Take another folder.")
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
@@ -163,10 +182,14 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
         return []
     lines, end = [], 0
     with path.open("r+b") as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
-            lines.append(json.loads(line))
+            try:
+                lines.append(json.loads(line))
+                lines[-1]["id" if path.stem == "predictions" else "scan_id"]
+            except (ValueError, LookupError, TypeError) as error:
+                raise StateError(f"{path}, line {number}, is not what a run writes ({error!r}).") from error
             end += len(line)
         file.truncate(end)
     return lines
@@ -175,83 +198,104 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
 class _Run:
     """A run in progress."""
 
-    def __init__(self, root: Path, backend: Backend, style: Style, done: set[str]) -> None:
-        self._root, self._backend, self._style, self._done = root, backend, style, done
-        self._scans = {line["scan_id"]: line for line in _whole_lines(root / "scans.jsonl")}
-        self._failed, self._in_a_row = 0, 0
+    def __init__(self, root: Path, backend: Backend, style: Style) -> None:
+        self._root, self._backend, self._style = root, backend, style
+        lines = _whole_lines(root / "predictions.jsonl")
+        self._done = {line["id"] for line in lines if "prediction" in line}
+        self._frames = {line["scan_id"]: line["frames"] for line in _whole_lines(root / "scans.jsonl")}
+        self._failed = self._in_a_row = 0
+        # Why nothing more is asked; raised when the answers that are under way have been kept.
+        self._ended: Exception | None = None
 
-    def go(self, rows: Iterator[Mapping[str, Any]], total: int | None) -> Finished:
+    def go(self, rows: Iterable[Mapping[str, Any]], total: int | None) -> Finished:
+        path = self._root / "predictions.jsonl"
         with (
-            (self._root / "predictions.jsonl").open("ab") as file,
-            tqdm(total=total, desc=str(self._root), unit="question") as bar,
+            path.open("ab") as self._file,
+            tqdm(total=total, desc=str(self._root), unit="question") as self._bar,
         ):
+            for asked, said in self._backend.answers(self._questions(rows), self._style):
+                self._keep(asked.row, said, {"prompt": self._prompt_of(asked)})
+        if self._ended is not None:
+            raise self._ended
+        return Finished(path, len(self._done), self._failed)
+
+    def _questions(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Asked]:
+        try:
             for scan_id, of_scan in groupby(rows, key=lambda row: row["scan_id"]):
-                self._scan(str(scan_id), list(of_scan), file, bar)
-        return Finished(self._root / "predictions.jsonl", len(self._done), self._failed)
+                for asked in self._of_scan(str(scan_id), list(of_scan)):
+                    if self._ended is not None:
+                        return
+                    yield asked
+        except Exception as error:
+            self._ended = error
 
-    def _scan(self, scan_id: str, rows: Sequence[Mapping[str, Any]], file: Any, bar: Any) -> None:
-        # Rows that repeat an id are one question.
-        left = [*{row["id"]: row for row in rows if row["id"] not in self._done}.values()]
-        bar.update(len(rows) - len(left))
-        if not left:
-            return
-        drawn: dict[str, Drawn] = {}
-        frames, prompts, batch = sha256(), sha256(), []
-        for row in left:
-            try:
-                asked = self._asked(row, drawn)
-            except (OSError, RecordError) as error:  # a volume that is missing, or cannot be drawn
-                self._keep([row], [error], file, bar)
-                continue
-            prompts.update(self._text(asked).encode())
-            batch.append(asked)
-            if len(batch) == self._backend.at_once:
-                self._ask(batch, file, bar)
-                batch = []
-        if batch:
-            self._ask(batch, file, bar)
-        for name in sorted(drawn):
-            frames.update(np.ascontiguousarray(drawn[name].pictures).data)
-        if len(left) == len(rows):
-            self._note(scan_id, frames.hexdigest(), prompts.hexdigest())
+    def _of_scan(self, scan_id: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Asked]:
+        """The questions about a scan that have no answer, each view of it drawn once."""
+        left = {
+            row["id"]: row for row in rows if row["id"] not in self._done
+        }  # rows of one id are one question
+        self._bar.update(len(rows) - len(left))
+        views: dict[str, tuple[View, list[Mapping[str, Any]]]] = {}
+        for row in left.values():
+            with self._unfit([row]):
+                view = row_view(row, self._style)
+                views.setdefault(repr(view), (view, []))[1].append(row)
+        frames = {}
+        for key, (view, alike) in views.items():
+            with self._unfit(alike):
+                drawn = Drawn(view, view.draw(row_volume(alike[0])))
+                frames[_short(key.encode())] = _short(np.ascontiguousarray(drawn.pictures).data)
+                yield from (Asked(row, drawn) for row in alike)
+        self._note(scan_id, frames)
 
-    def _asked(self, row: Mapping[str, Any], drawn: dict[str, Drawn]) -> Asked:
-        view = row_view(row, self._style)
-        key = repr(view)
-        if key not in drawn:
-            drawn[key] = Drawn(view, view.draw(row_volume(row)))
-        return Asked(row, drawn[key])
+    @contextmanager
+    def _unfit(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+        """Keeps what is wrong with a volume as the error of its questions. An outage is none, and ends the run."""
+        try:
+            yield
+        except (OSError, ReasonKneeError) as error:
+            if is_outage(error) or isinstance(error, OptionError):
+                raise
+            for row in rows:
+                self._keep(row, error, {}, of_model=False)
 
-    def _text(self, asked: Asked) -> str:
-        return str(messages(asked.row, self._style, asked.drawn.view, [])[-1]["content"])
+    def _prompt_of(self, asked: Asked) -> str:
+        """A hash of all text that the model was given."""
+        chat = messages(asked.row, self._style, asked.drawn.view, [])
+        return _short(json.dumps([message["content"] for message in chat]).encode())
 
-    def _ask(self, batch: Sequence[Asked], file: Any, bar: Any) -> None:
-        self._keep([one.row for one in batch], self._backend.answer(batch, self._style), file, bar)
-
-    def _keep(self, rows: Sequence[Mapping[str, Any]], said: Sequence[Any], file: Any, bar: Any) -> None:
-        """Writes answers and errors, on the disk before anything else is asked."""
-        for row, answer in zip(rows, said, strict=True):
-            failed = isinstance(answer, Exception)
-            line = {"error": f"{type(answer).__name__}: {answer}"} if failed else {"prediction": answer}
-            file.write(json.dumps({"id": row["id"]} | line, ensure_ascii=True).encode() + b"\n")
-            self._failed += failed
+    def _keep(
+        self, row: Mapping[str, Any], said: str | Exception, more: Mapping[str, Any], of_model: bool = True
+    ) -> None:
+        """Writes an answer or an error, on the disk before anything else is asked."""
+        failed = isinstance(said, Exception)
+        line = {"error": f"{type(said).__name__}: {said}"} if failed else {"prediction": said, **more}
+        self._file.write(json.dumps({"id": row["id"]} | line, ensure_ascii=True).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._bar.update()
+        self._failed += failed
+        if not failed:
+            self._done.add(row["id"])
+        if of_model:
             self._in_a_row = self._in_a_row + 1 if failed else 0
-            if not failed:
-                self._done.add(row["id"])
-        file.flush()
-        os.fsync(file.fileno())
-        bar.update(len(rows))
-        if self._in_a_row >= _MOST_FAILURES:
-            raise BackendError(
-                f"{self._in_a_row} questions in a row ended in errors, the last one in: {said[-1]}. What was answered"
-                f" stands in {file.name}; the same call goes on behind it."
+        if isinstance(said, BackendError):
+            self._ended = self._ended or said
+        elif self._in_a_row >= _MOST_FAILURES:
+            self._ended = self._ended or BackendError(
+                f"{self._in_a_row} questions in a row ended in errors, the last one in: {said}. What was answered"
+                f" stands in {self._file.name}; the same call goes on behind it."
             )
 
-    def _note(self, scan_id: str, frames: str, prompts: str) -> None:
-        line = {"scan_id": scan_id, "frames": frames, "prompts": prompts}
-        before = self._scans.get(scan_id)
-        if before is not None and before != line:
-            raise StateError(f"{scan_id}: frames or prompts are others than when {self._root} was begun.")
-        if before is None:
+    def _note(self, scan_id: str, frames: Mapping[str, str]) -> None:
+        before = self._frames.get(scan_id, {})
+        if any(before.get(view, frame) != frame for view, frame in frames.items()):
+            raise StateError(f"{scan_id}: its frames are others than when {self._root} was begun.")
+        if frames.keys() - before.keys():
+            self._frames[scan_id] = {**before, **frames}
             with (self._root / "scans.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps({"scan_id": scan_id, "frames": self._frames[scan_id]}) + "\n")
+
+
+def _short(data: Any) -> str:
+    return sha256(data).hexdigest()[:32]

@@ -20,7 +20,9 @@ import numpy as np
 
 from reasonknee_hf.bench.inputs import CONFLICTING, Conflicts, Entry, Predictions, merge, read_entries
 from reasonknee_hf.bench.metrics import Bootstrap, estimate, grouped, mean_of_known, ratio
+from reasonknee_hf.bench.runner_rows import Columns
 from reasonknee_hf.dataset.contract import described
+from reasonknee_hf.errors import PredictionError
 from reasonknee_hf.tumor.question_types import STAGES
 from reasonknee_hf.tumor.tumor_answers import (
     RULES_VERSION,
@@ -71,6 +73,7 @@ def score(
     seed: int = 0,
     subset: str | None = None,
     name: str = "this run",
+    columns: Columns = Columns(),  # noqa: B008
 ) -> TumorReport:
     """Scores the answers of one run.
 
@@ -82,9 +85,11 @@ def score(
         rounds, seed: Of the bootstrap over volumes, whose questions are drawn together; 0 for no intervals.
         subset: What part of the benchmark `references` are, if they are not all of it.
         name: What to call the run.
+        columns: Names of the columns of ids and answers, where they are not to be found.
 
     Raises:
-        PredictionError: A file cannot be read, or answers conflict and `conflicts` is `raise`.
+        PredictionError: A file cannot be read, no answer is for one of the references, or answers conflict and
+            `conflicts` is `raise`.
         RecordError: The references are no rows of the benchmark.
     """
     settings = settings or Settings()
@@ -92,10 +97,15 @@ def score(
     items: list[Item] = rows if rows and isinstance(rows[0], Item) else read_items(rows)
     known = {item.id for item in items}
     merged = merge(
-        read_entries(predictions, TUMOR_SCORER.entry),
+        read_entries(predictions, TUMOR_SCORER.entry, columns),
         lambda entry: (entry.id if entry.id in known else None, False),
         conflicts,
     )
+    if merged.unknown and not merged.answers:
+        raise PredictionError(
+            f"none of {merged.entries:,} predictions is for a question of this benchmark. Ids there:"
+            f" {', '.join(merged.unknown[:2])}; ids wanted: {items[0].id}, … Check --dataset and --source."
+        )
     judge: Callable[[Item, Any], tuple[bool | None, float, str | None]] = (
         _judge_letter
         if settings.form == "mc"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import random
+import socket
+import struct
 import sys
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-FAULTS = ("429", "500", "cut", "no choices", "no json", "empty")
+FAULTS = ("429", "500", "cut", "no choices", "no json", "empty", "null", "no object", "late date", "reset")
 
 
 class ModelServer(ThreadingHTTPServer):
@@ -27,6 +29,8 @@ class ModelServer(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
         self.keys: set[str | None] = set()
         self.status: int | None = None
+        self.elsewhere: str | None = None
+        self.refused_from: int | None = None
 
     def __enter__(self) -> ModelServer:
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -61,7 +65,15 @@ class Handler(BaseHTTPRequestHandler):
             fails = self.server.lot.randrange(10) < self.server.faults
             fault = self.server.lot.choice(FAULTS) if fails else None
         if self.server.status is not None:
-            self._send(self.server.status, json.dumps({"error": {"message": "context length exceeded"}}))
+            elsewhere = {"Location": self.server.elsewhere} if self.server.elsewhere else {}
+            said = {"error": {"message": "context length exceeded"}}
+            self._send(self.server.status, json.dumps(said), **elsewhere)
+            return
+        if (
+            self.server.refused_from is not None
+            and sum(self.server.asked.values()) >= self.server.refused_from
+        ):
+            self._send(401, "no")
             return
         reply = json.dumps(
             {"choices": [{"message": {"role": "assistant", "content": f"{len(text)} letters"}}]}
@@ -75,6 +87,11 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, reply)
         elif fault in ("429", "500"):
             self._send(int(fault), "busy", **{"Retry-After": "0.01"})
+        elif fault == "late date":
+            self._send(503, "<html>busy</html>", **{"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
+        elif fault == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
         elif fault == "cut":
             self.send_response(200)
             self.send_header("Content-Length", str(len(reply)))
@@ -82,7 +99,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(reply[:9].encode())
             self.close_connection = True
         else:
-            texts = {"no choices": {"choices": []}, "empty": {"choices": [{"message": {"content": " "}}]}}
+            texts = {
+                "no choices": {"choices": []},
+                "empty": {"choices": [{"message": {"content": " "}}]},
+                "null": {"choices": [{"message": {"content": None, "refusal": "I cannot"}}]},
+                "no object": ["choices"],
+            }
             self._send(200, json.dumps(texts[fault]) if fault in texts else "<html>no json</html>")
 
     def _send(self, status: int, text: str, **headers: str) -> None:

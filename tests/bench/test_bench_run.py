@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +15,15 @@ from pathlib import Path
 
 import pytest
 from bench_cases import answer
+from hub.faults import status
 from model_server import ModelServer
+from support import files_below
 
 import reasonknee_hf as rk
 from reasonknee_hf.cli import main
-from reasonknee_hf.errors import OptionError, StateError
+from reasonknee_hf.errors import EndpointError, OptionError, StateError
 from reasonknee_hf.running import PRESETS, preset_of, run
-from reasonknee_hf.running.backends import BackendError
+from reasonknee_hf.running.asking import BackendError
 from reasonknee_hf.running.presets import view_for
 from reasonknee_hf.train.recipes import get_recipe
 from reasonknee_hf.volumes.volume_cache import volume_cache
@@ -217,6 +220,106 @@ def test_a_server_that_refuses_is_asked_once(sample_dir, tmp_path):
         assert sum(server.asked.values()) == 1
 
 
+def test_a_redirect_takes_the_key_nowhere(sample_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with ModelServer() as server, ModelServer() as other:
+        for status in (302, 307):
+            server.status, server.elsewhere = status, f"{other.url}/chat/completions"
+            with pytest.raises(BackendError, match=f"answered {status}"):
+                run("mine", backend="openai", url=server.url, out=tmp_path / str(status), view=VIEW,
+                    opening={"source": str(sample_dir)})  # fmt: skip
+        assert not other.keys
+
+
+def test_answers_under_way_are_kept_when_a_run_ends(sample_dir, tmp_path):
+    """The server refuses the fifth question; the others that were asked at that time are answered."""
+    with ModelServer() as server:
+        server.refused_from = 5
+        with pytest.raises(BackendError, match="answered 401"):
+            run("mine", backend="openai", url=server.url, concurrency=4, out=tmp_path, view=VIEW,
+                opening={"source": str(sample_dir)})  # fmt: skip
+        assert sum(answered(tmp_path).values()) == sum(server.answered.values()) == 4
+
+
+def test_a_scan_without_volume_is_an_error_of_its_questions_and_the_run_goes_on(sample_dir, tmp_path):
+    root = tmp_path / "release"
+    shutil.copytree(sample_dir, root)
+    rows = [*rk.load_dataset("bench", split="test", streaming=True, source=str(root))]
+    lost = rows[0]["scan_id"]
+    Path(rows[0]["image"].path).unlink()
+    done = run(function, backend="function", out=tmp_path / "run", view=VIEW, opening={"source": str(root)})
+    assert done.answered == sum(row["scan_id"] != lost for row in rows)
+    assert done.failed == sum(row["scan_id"] == lost for row in rows) > 20
+    assert "VolumeMissingError" in lines(tmp_path / "run")[0]["error"]
+
+
+def test_a_release_out_of_reach_ends_the_run_and_the_next_one_goes_on(
+    origin, sample_dir, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("REASONKNEE_RETRY_TIME", "0.1")
+    origin.put_tree("me/knees", files_below(sample_dir))
+    opening = {"source": "me/knees", "endpoint": origin.url}
+    options = {"backend": "function", "out": tmp_path / "run", "view": VIEW, "opening": opening}
+    calls = []
+
+    def falls(chat):
+        calls.append(chat[-1]["content"][-1]["text"])
+        if len(calls) == 30:
+            origin.faults(status(503), match=r"GET .*nii")
+        return "an answer"
+
+    with pytest.raises(EndpointError):
+        run(falls, **options)
+    assert 30 <= len(answered(tmp_path / "run")) < 124
+    assert not [line for line in lines(tmp_path / "run") if "error" in line]
+    origin.faults()
+    assert run(falls, **options).answered == 124
+    assert len(calls) == 124
+
+
+def test_two_runs_do_not_share_a_folder(sample_dir, tmp_path):
+    options = {"backend": "function", "out": tmp_path, "view": VIEW, "opening": {"source": str(sample_dir)}}
+
+    def asks_again(chat):
+        said.append(subprocess.run(
+            [sys.executable, "-m", "reasonknee_hf", "bench", "run", "--model", "json:dumps", "--backend", "function",
+             "--out", str(tmp_path), "--source", str(sample_dir)],
+            capture_output=True, text=True, timeout=100,
+        ).stderr)  # fmt: skip
+        return "an answer"
+
+    said: list[str] = []
+    run(asks_again, **options, limit=1)
+    assert "another process is at this run" in said[0]
+
+
+@pytest.mark.parametrize("given", [None, 7, ["a text"]])
+def test_what_a_function_returns_is_a_text_or_an_error(sample_dir, tmp_path, given):
+    done = run(lambda chat: given, backend="function", out=tmp_path, view=VIEW, limit=2,
+               opening={"source": str(sample_dir)})  # fmt: skip
+    assert (done.answered, done.failed) == (0, 2)
+    assert f"a {type(given).__name__}, not a text" in lines(tmp_path)[0]["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("run.json", "[]"), ("run.json", "{"), ("predictions.jsonl", "{}\n"), ("predictions.jsonl", "no\n")],
+)
+def test_a_folder_of_something_else_is_refused(sample_dir, tmp_path, name, text):
+    options = {"backend": "function", "out": tmp_path, "view": VIEW, "opening": {"source": str(sample_dir)}}
+    run(function, **options, limit=1)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(StateError, match=name):
+        run(function, **options, limit=1)
+
+
+def test_a_longer_run_goes_on_from_a_shorter_one(sample_dir, tmp_path):
+    options = {"backend": "function", "out": tmp_path, "view": VIEW, "opening": {"source": str(sample_dir)}}
+    run(function, **options, limit=3)
+    assert run(function, **options, limit=70).answered == 70
+    assert len({line["prompt"] for line in lines(tmp_path)}) > 30
+
+
 def test_many_errors_in_a_row_end_the_run(sample_dir, tmp_path):
     def never(chat):
         raise RuntimeError("no")
@@ -239,7 +342,9 @@ def test_the_command_from_a_name_to_a_table(sample_dir, tmp_path, rows, capsys, 
     assert "124 answered, 0 ended in errors" in told
     report = json.loads((tmp_path / "b/report.json").read_text())
     assert report["count"]["items"] == 124
-    assert (tmp_path / "b/report.md").exists()
+    assert "paper" in (tmp_path / "b/report.md").read_text().lower()
+    made = ["report.png", "comparison.json", "comparison.md", "comparison.png"]
+    assert all((tmp_path / "b" / name).stat().st_size for name in made)
 
 
 def test_the_second_dataset_runs_too(tmp_path, capsys):

@@ -9,7 +9,7 @@ from tiny_model import tiny_model, tiny_processor
 
 from reasonknee_hf.cli import main
 from reasonknee_hf.running import PRESETS, run
-from reasonknee_hf.running.backends import BackendError
+from reasonknee_hf.running.asking import BackendError
 from reasonknee_hf.running.presets import view_for
 from reasonknee_hf.train import Collator, get_recipe
 from train.conftest import PROMPTS
@@ -53,7 +53,7 @@ def test_one_command_scores_the_whole_bench(sample_dir, tmp_path, model, capsys)
     assert json.loads((tmp_path / "report.json").read_text())["count"]["items"] == 124
     told = json.loads((tmp_path / "run.json").read_text())
     assert told["backend"] == "transformers"
-    assert told["generation"] == {"max_new_tokens": 2}
+    assert told["generation"] == {"max_new_tokens": 2, "do_sample": False}
 
 
 def test_what_is_no_model_of_images_is_one_error(sample_dir, tmp_path, model):

@@ -167,3 +167,27 @@ def test_the_command(tmp_path, capsys, items):
     assert json.loads(out.read_text())["overall"]["micro"]["value"] == 1
     assert len(each.read_text().splitlines()) == len(items)
     assert main(["bench", "score", str(path), *options, "--form", "essay"]) == 1
+
+
+def test_answers_to_something_else_are_one_error(tmp_path, items):
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"id": "9000001_00M_20040101_1_1_1", "prediction": "A"}\n')
+    with pytest.raises(PredictionError, match=f"none of 1 predictions.*{items[0].id}"):
+        score(str(path), items)
+
+
+def test_the_command_takes_named_columns_and_refuses_what_it_would_not_heed(tmp_path, capsys, items):
+    path = tmp_path / "answers.csv"
+    path.write_text("key,note,said\n" + "".join(f"{item.id},-,{item.correct}\n" for item in items))
+    words = ["bench", "score", str(path), "--dataset", "deeptumorvqa", "--source", "sample", "--rounds", "0"]
+    assert (
+        main([*words, "--id-column", "key", "--answer-column", "said", "--json", str(tmp_path / "r.json")])
+        == 0
+    )
+    capsys.readouterr()
+    assert main([*words, "--markdown", str(tmp_path / "r.md"), "--strict"]) == 1
+    assert (
+        "--markdown, --strict: the benchmark of deeptumorvqa knows no such option" in capsys.readouterr().err
+    )
+    assert main(["bench", "score", str(path), "--source", "sample", "--form", "mc"]) == 1
+    assert "--form: the benchmark of reasonknee" in capsys.readouterr().err
