@@ -19,6 +19,8 @@ class Scorer(Protocol):
         title: What people call it.
         dataset_id: The Hub id of its published references.
         task_id: Its name in evaluation results.
+        tasks: All names that evaluation results have; empty if no framework that the Hub lists runs it.
+        references_of: Config and split of the references.
         rules_version: Number of its reading rules, raised whenever a score could change.
         spacing: Voxel size in mm along slice, x, y, for rows that do not say.
         published: Rows of published figures: a label, a figure for each group of the kind `paper`, and the total.
@@ -33,6 +35,8 @@ class Scorer(Protocol):
     title: str
     dataset_id: str
     task_id: str
+    tasks: tuple[str, ...]
+    references_of: tuple[str, str]
     rules_version: int
     spacing: tuple[float, float, float]
     published: tuple[tuple[str, tuple[float, ...], float], ...]

@@ -22,6 +22,7 @@ from reasonknee_hf.publish.card import default_config
 from reasonknee_hf.publish.cardtext import defect_lines
 from reasonknee_hf.publish.config_facts import Conversion
 from reasonknee_hf.publish.destination import Repository
+from reasonknee_hf.publish.eval_yaml import eval_yaml
 from reasonknee_hf.publish.job import Job, make_job
 from reasonknee_hf.publish.options import PushOptions, chosen_options
 from reasonknee_hf.publish.places import Place, staging
@@ -29,7 +30,15 @@ from reasonknee_hf.publish.produce import produce
 from reasonknee_hf.publish.rehearse import check_folder, merged, refuse_hidden_data, rehearse
 from reasonknee_hf.publish.rules import check_name, check_repo, front_matter
 from reasonknee_hf.publish.schema import STORED
-from reasonknee_hf.publish.standing import CARD, Manifest, Part, Standing, deleted_entries, stale_files
+from reasonknee_hf.publish.standing import (
+    CARD,
+    EVALUATION,
+    Manifest,
+    Part,
+    Standing,
+    deleted_entries,
+    stale_files,
+)
 from reasonknee_hf.publish.viewer import table_findings
 
 logger = logging.getLogger(__name__)
@@ -164,7 +173,10 @@ def _changes(
     """What the last commit adds, and what it deletes."""
     added = merged(standing, conversion, manifests, defects=defects, deleted=deleted)
     written = [*_written(conversion), *added]
-    return added, stale_files(standing, added[CARD].decode(), conversion.job, written, there, deleted)
+    gone = stale_files(standing, added[CARD].decode(), conversion.job, written, there, deleted)
+    if standing.evaluation and eval_yaml(standing.evaluation, conversion, deleted) is None:
+        gone.append(EVALUATION)
+    return added, gone
 
 
 def _standing(there: Repository, parent: str | None) -> Standing:

@@ -13,9 +13,19 @@ from reasonknee_hf.errors import PublishError
 from reasonknee_hf.publish import croissant
 from reasonknee_hf.publish.card import UNNAMED, card_configs, default_config, merged_card
 from reasonknee_hf.publish.config_facts import ConfigFacts, Conversion, SplitFacts
+from reasonknee_hf.publish.eval_yaml import eval_yaml
 from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.rules import front_matter, read_metadata
-from reasonknee_hf.publish.standing import CARD, DESCRIPTION, Manifest, Part, Standing, matches, patterns
+from reasonknee_hf.publish.standing import (
+    CARD,
+    DESCRIPTION,
+    EVALUATION,
+    Manifest,
+    Part,
+    Standing,
+    matches,
+    patterns,
+)
 from reasonknee_hf.publish.tasks import CROPS, QUESTIONS, VOLUMES, ShardTask
 
 logger = logging.getLogger(__name__)
@@ -96,6 +106,8 @@ def merged(
     manifests[0].add(Part(name, None, len(one), sha256(one).hexdigest()) for name, one in pictures.items())
     told = croissant.version_croissant(standing.description, conversion, standing.place, {*mine, *deleted})
     texts = {DESCRIPTION: told, **{one.path: one.text for one in manifests}, CARD: card}
+    if board := eval_yaml(standing.evaluation, conversion, deleted):
+        texts[EVALUATION] = board
     return pictures | {name: text.encode() for name, text in texts.items()}
 
 
@@ -182,6 +194,6 @@ def check_folder(root: Path, job: Job) -> None:
     for folder in folders:
         if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
             raise PublishError(f"{folder} is no folder. Choose another one, or move it away.")
-    for file in (root / CARD, root / DESCRIPTION):
+    for file in (root / CARD, root / DESCRIPTION, root / EVALUATION):
         if file.is_dir():
             raise PublishError(f"{file} is a folder, where a file is to be written. Move it away.")

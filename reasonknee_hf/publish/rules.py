@@ -179,7 +179,13 @@ def listed(value: Any) -> list[Any]:
 _CONFIG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PART = re.compile(r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
 _RESERVED = {"all"}
-_FILES = {"readme.md", "croissant.json", "license", "notice"}  # what lies beside the folders of configs
+_FILES = {
+    "readme.md",
+    "croissant.json",
+    "eval.yaml",
+    "license",
+    "notice",
+}  # what lies beside the folders of configs
 _LONGEST = 96  # with what is added to it, it is the name of folders, files and configs
 
 

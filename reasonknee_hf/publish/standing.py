@@ -24,7 +24,7 @@ from reasonknee_hf.publish.job import Job
 from reasonknee_hf.publish.places import Place, Store, hash_of
 from reasonknee_hf.publish.rules import front_matter, read_metadata
 
-CARD, DESCRIPTION = "README.md", "croissant.json"
+CARD, DESCRIPTION, EVALUATION = "README.md", "croissant.json", "eval.yaml"
 _AUTHOR = "reasonknee_hf"
 
 
@@ -153,7 +153,7 @@ class Standing:
     Args:
         place: What `load_dataset` is given: a repository id or a folder.
         names: All files.
-        card, description: Texts of `README.md` and `croissant.json`; empty if there is none.
+        card, description, evaluation: Texts of `README.md`, `croissant.json` and `eval.yaml`; empty if there is none.
         manifests: What this package says that it wrote.
     """
 
@@ -161,6 +161,7 @@ class Standing:
     names: frozenset[str] = frozenset()
     card: str = ""
     description: str = ""
+    evaluation: str = ""
     manifests: tuple[Manifest, ...] = ()
 
     @classmethod
@@ -173,7 +174,8 @@ class Standing:
             text: Gives the text of a file; empty if there is none.
         """
         names = frozenset(names)
-        return cls(place, names, text(CARD), text(DESCRIPTION), tuple(manifests(names, text)))
+        evaluation = text(EVALUATION) if EVALUATION in names else ""
+        return cls(place, names, text(CARD), text(DESCRIPTION), evaluation, tuple(manifests(names, text)))
 
     @classmethod
     def of_place(cls, place: Place) -> Standing:

@@ -44,6 +44,8 @@ class TumorScorer:
     title = "DeepTumorVQA 2.0"
     dataset_id = SOURCE
     task_id = "deeptumorvqa"
+    tasks: tuple[str, ...] = ()
+    references_of = ("benchmark", "test")
     rules_version = RULES_VERSION
 
     def entry(self, row: Mapping[str, Any]) -> Entry | None:

@@ -58,6 +58,8 @@ class KneeScorer:
     title = "ReasonKnee-Bench"
     dataset_id = DEFAULT_SOURCE
     task_id = "reasonknee_bench"
+    tasks = ("reasonknee_bench", "reasonknee_bench_iou")
+    references_of = ("bench", "test")
     rules_version = RULES_VERSION
     spacing = OAI_DESS_SPACING
     published: tuple[tuple[str, tuple[float, ...], float], ...] = tuple(
