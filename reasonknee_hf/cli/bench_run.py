@@ -6,10 +6,11 @@ import argparse
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from reasonknee_hf.cli.bench_options import check_files
 from reasonknee_hf.cli.source_options import add_source_options, source_options
+from reasonknee_hf.dataset.joining import OnError
 from reasonknee_hf.errors import OptionError
 
 
@@ -30,9 +31,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--size", type=int, help="height and width of frames in pixels")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N questions")
-    parser.add_argument(
-        "--on-error", choices=("raise", "skip", "null"), default="raise", help="unfit records"
-    )
+    parser.add_argument("--on-error", choices=get_args(OnError), default="raise", help="unfit records")
     parser.add_argument(
         "--generation", type=json.loads, default={}, metavar="JSON", help="options of generation"
     )

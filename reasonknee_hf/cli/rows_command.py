@@ -7,9 +7,10 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 from reasonknee_hf.cli.source_options import add_source_options, source_options
+from reasonknee_hf.dataset.joining import OnError
 from reasonknee_hf.errors import OptionError
 
 
@@ -19,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, help="stop after this many rows")
     parser.add_argument("--no-masks", action="store_true", help="leave the mask column out")
     parser.add_argument("--annotations", choices=("all", "balanced"), default="all")
-    parser.add_argument("--on-error", choices=("raise", "skip", "null"), default="raise")
+    parser.add_argument("--on-error", choices=get_args(OnError), default="raise")
     add_source_options(parser)
 
 

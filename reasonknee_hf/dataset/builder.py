@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import index
-from typing import Any
+from typing import Any, get_args
 
 import datasets
 import numpy as np
 
 from reasonknee_hf.dataset.contract import Description, Release
 from reasonknee_hf.dataset.faults import FaultLog
-from reasonknee_hf.dataset.joining import RowOptions
+from reasonknee_hf.dataset.joining import EqualSteps, OnError, RowOptions
 from reasonknee_hf.dataset.prepared import PreparedInfo
 from reasonknee_hf.dataset.selection import Selection
 from reasonknee_hf.dataset.split_rows import SplitRows
@@ -25,8 +25,6 @@ from reasonknee_hf.dataset.stream import RowStream, row_stream
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.version import __version__
 
-ON_ERROR = ("raise", "skip", "null")
-EQUAL_STEPS = ("drop", "pad")
 BALANCES = ("grades",)
 STREAM_ONLY = ("shuffle", "equal_steps", "balance", "start", "prefetch")
 
@@ -76,11 +74,11 @@ class RowsConfig(datasets.BuilderConfig):
     images: str | None = None
     masks: bool = True
     annotations: str = "all"
-    on_error: str = "raise"
+    on_error: OnError = "raise"
     shuffle: int | None = None
     window: int = 4
     num_shards: int | None = None
-    equal_steps: str | None = None
+    equal_steps: EqualSteps | None = None
     balance: str | None = None
     start: int | None = None
     prefetch: bool | None = None
@@ -299,8 +297,8 @@ class RowsBuilder(datasets.GeneratorBasedBuilder):
 def _check_options(dataset: Description, name: str, options: Mapping[str, Any]) -> None:
     """Refuses values that no option has, and options that do not go together or not with the config."""
     _check_choice("annotations", options.get("annotations", "all"), dataset.annotations)
-    _check_choice("on_error", options.get("on_error", "raise"), ON_ERROR)
-    _check_choice("equal_steps", options.get("equal_steps", "drop"), EQUAL_STEPS)
+    _check_choice("on_error", options.get("on_error", "raise"), get_args(OnError))
+    _check_choice("equal_steps", options.get("equal_steps", "drop"), get_args(EqualSteps))
     _check_choice("prefetch", options.get("prefetch", True), (True, False))
     _check_choice("balance", options.get("balance", "grades"), BALANCES)
     config = dataset.configs[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from reasonknee_hf.dataset.contract import Problem, Records, Release, Scan
 from reasonknee_hf.dataset.faults import Fault, FaultLog
@@ -22,6 +22,9 @@ from reasonknee_hf.errors import (
     is_outage,
 )
 from reasonknee_hf.volumes.volume import KneeVolume
+
+OnError = Literal["raise", "skip", "null"]
+EqualSteps = Literal["drop", "pad"]
 
 # What may be wrong with a file itself; see `insist_on_broken`.
 BROKEN = (FileMissingError, VolumeDataError, VolumeFormatError, ArchiveError, IntegrityError)
@@ -47,11 +50,11 @@ class RowOptions:
     config: str
     masks: bool = True
     annotations: str = "all"
-    on_error: str = "raise"
+    on_error: OnError = "raise"
     shuffle: int | None = None
     window: int = 4
     num_shards: int | None = None
-    equal_steps: str | None = None
+    equal_steps: EqualSteps | None = None
     balance: str | None = None
     selection: Selection | None = None
 

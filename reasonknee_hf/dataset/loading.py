@@ -7,6 +7,7 @@ from typing import Any
 import datasets
 
 from reasonknee_hf.dataset.contract import described, imported
+from reasonknee_hf.dataset.joining import EqualSteps, OnError
 from reasonknee_hf.dataset.register import code_hash
 from reasonknee_hf.errors import OptionError
 
@@ -24,6 +25,8 @@ def load_dataset(
     verification_mode: datasets.VerificationMode | str | None = None,
     keep_in_memory: bool | None = None,
     num_proc: int | None = None,
+    on_error: OnError | None = None,
+    equal_steps: EqualSteps | None = None,
     **options: Any,
 ) -> datasets.Dataset | datasets.DatasetDict | datasets.IterableDataset | datasets.IterableDatasetDict:
     """Loads one config of a dataset; the same as `datasets.load_dataset("reasonknee", name, ...)`.
@@ -35,8 +38,8 @@ def load_dataset(
         streaming: Whether to iterate over the release as it is, or to prepare Arrow files in the cache first.
         revision, token: As in `huggingface_hub`.
         cache_dir, features, download_mode, verification_mode, keep_in_memory, num_proc: As in `datasets.load_dataset`.
-        options: Fields of [`~reasonknee_hf.dataset.builder.RowsConfig`]: `source`, `endpoint`, `images`, `masks`,
-            `annotations`, `on_error`, `num_shards`; of streams `shuffle`, `window`, `equal_steps`, `balance`, `start`,
+        on_error, equal_steps, options: Fields of [`~reasonknee_hf.dataset.builder.RowsConfig`]: `source`, `endpoint`,
+            `images`, `masks`, `annotations`, `num_shards`; of streams `shuffle`, `window`, `balance`, `start` and
             `prefetch`; a choice of rows by `questions`, `category`, `structure`, `patients`, `scans`, `visits` and
             `fraction`; those of the dataset's own; and `cache` and `cache_size`: what of a Hub source is used and kept
             on this disk, see [`~reasonknee_hf.hub.disk.chosen_cache`].
@@ -60,8 +63,8 @@ def load_dataset(
         raise OptionError(
             "num_proc= and keep_in_memory= prepare files in the cache: they do not go with streaming=True."
         )
-    if revision is not None:
-        options["revision"] = revision
+    given = {"revision": revision, "on_error": on_error, "equal_steps": equal_steps}
+    options |= {key: value for key, value in given.items() if value is not None}
     builder = imported(dataset.builder)(
         cache_dir=cache_dir,
         dataset_name=dataset.name,

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from reasonknee_hf.dataset.contract import Description, Release, described
+from reasonknee_hf.dataset.joining import OnError
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.publish.options import VersionOptions
 from reasonknee_hf.publish.parquet import Limits
 from reasonknee_hf.publish.row_selection import Selection, whole_number
-from reasonknee_hf.publish.schema import VOLUME_MODES
+from reasonknee_hf.publish.schema import VolumeMode
 from reasonknee_hf.version import __version__
 
 FORMAT = 3
@@ -115,10 +116,10 @@ class Job:
     name: str
     out: str | Path
     selection: Selection = field(default_factory=Selection)
-    volumes: str = "embed"
+    volumes: VolumeMode = "embed"
     masks: bool = True
     annotations: str = "all"
-    on_error: str = "raise"
+    on_error: OnError = "raise"
     derived: Derived = field(default_factory=Derived)
     limits: Limits = field(default_factory=Limits)
 
@@ -130,9 +131,9 @@ class Job:
     def __post_init__(self) -> None:
         for what, value, valid in (
             ("config", self.config, (*self.dataset.configs, "records")),
-            ("volumes", self.volumes, VOLUME_MODES),
+            ("volumes", self.volumes, get_args(VolumeMode)),
             ("annotations", self.annotations, self.kinds),
-            ("on_error", self.on_error, ("raise", "skip", "null")),
+            ("on_error", self.on_error, get_args(OnError)),
         ):
             if value not in valid:
                 raise OptionError(f"Unknown {what} {value!r}. Valid: {', '.join(valid)}.")

@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from reasonknee_hf.dataset.contract import described
+from reasonknee_hf.dataset.joining import OnError
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.publish.parquet import Limits
-from reasonknee_hf.publish.schema import VOLUME_MODES
+from reasonknee_hf.publish.schema import VolumeMode
 
 if TYPE_CHECKING:
     from reasonknee_hf.verify import Report
@@ -74,13 +75,13 @@ class VersionOptions:
     )
     limit: int | None = _choice("rows a split, the first ones that the rest keeps", "--limit", type=int)
     annotations: str | None = _choice("which published arrays are read, e.g. balanced", "--annotations")
-    on_error: str = _option(
+    on_error: OnError = _option(
         "raise", "what to do with rows and volumes that cannot be read", "--on-error",
-        choices=("raise", "skip", "null"), group=SELECTION,
+        choices=get_args(OnError), group=SELECTION,
     )  # fmt: skip
-    volumes: str = _option(
+    volumes: VolumeMode = _option(
         "embed", "volumes as bytes in tables, as files beside them, as URLs, or left out", "--volumes",
-        choices=VOLUME_MODES, group=MADE,
+        choices=get_args(VolumeMode), group=MADE,
     )  # fmt: skip
     masks: bool = _option(
         True, "whether masks go with the volumes; the flag leaves them out", "--no-masks", group=MADE

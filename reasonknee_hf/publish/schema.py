@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from datasets import ClassLabel, Features, Image, Value
@@ -20,7 +20,7 @@ STORED = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 NAME = "_name"
 """What the column of the names of label numbers ends with."""
 
-VOLUME_MODES = ("embed", "files", "reference", "none")
+VolumeMode = Literal["embed", "files", "reference", "none"]
 
 
 def question_features(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
-from typing import Any
+from typing import Any, Literal, get_args
 from zlib import crc32
 
 from reasonknee_hf.errors import ExtraMissingError, OptionError, ReasonKneeError
@@ -16,7 +16,8 @@ from reasonknee_hf.running.openai_backend import OpenAIBackend
 from reasonknee_hf.train.chats import Style, messages, picture_blocks
 
 logger = logging.getLogger(__name__)
-BACKENDS = ("transformers", "openai", "function")
+BackendName = Literal["transformers", "openai", "function"]
+BACKENDS: tuple[str, ...] = get_args(BackendName)
 
 
 def _version(package: str) -> str:

@@ -22,11 +22,12 @@ import numpy as np
 from datasets.utils import tqdm
 
 from reasonknee_hf.dataset.contract import described
+from reasonknee_hf.dataset.joining import OnError
 from reasonknee_hf.dataset.loading import load_dataset
 from reasonknee_hf.errors import OptionError, ReasonKneeError, StateError, is_outage
 from reasonknee_hf.hub.disk import alone, write_file
 from reasonknee_hf.running.asking import Asked, Backend, BackendError, Drawn
-from reasonknee_hf.running.backends import make_backend
+from reasonknee_hf.running.backends import BackendName, make_backend
 from reasonknee_hf.running.presets import view_for
 from reasonknee_hf.train.chats import Style, make_style, messages, row_view, row_volume
 from reasonknee_hf.train.recipes import Recipe
@@ -54,7 +55,7 @@ def run(
     model: Any,
     *,
     out: str | os.PathLike[str],
-    backend: str = "transformers",
+    backend: BackendName = "transformers",
     config: str = "bench",
     split: str = "test",
     setting: str = "zero_shot",
@@ -62,7 +63,7 @@ def run(
     view: str | Recipe | None = None,
     view_options: Mapping[str, Any] | None = None,
     limit: int | None = None,
-    on_error: str = "raise",
+    on_error: OnError = "raise",
     generation: Mapping[str, Any] | None = None,
     opening: Mapping[str, Any] | None = None,
     style: Mapping[str, Any] | None = None,
