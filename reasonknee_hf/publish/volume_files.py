@@ -80,7 +80,7 @@ class ScanFiles:
             raise VolumeMissingError(
                 f"{self.scan.scan_id}: the {what} {named} is not in {places}. Give the folder or "
                 "URL that holds the volumes as images=, or choose volumes='none', or go on without it by "
-                "on_error='skip' (the scan is left out of the volumes) or 'null'."
+                "on_error='skip' (the scan is left out of the volumes) or on_error='null'."
             )
 
 
@@ -159,7 +159,7 @@ def accept_broken(job: Job, what: str, error: Exception) -> None:
     if job.on_error == "raise":
         raise type(error)(
             f"{what}: {error}. Fetch the file again, or go on without it by on_error='skip' (the scan is left out of "
-            "the volumes) or 'null'."
+            "the volumes) or on_error='null'."
         ) from error
     logger.warning("going on without %s: %s", what, error)
 

@@ -35,6 +35,7 @@ from reasonknee_hf.train.view import View
 from reasonknee_hf.version import __version__
 
 _MOST_FAILURES = 20
+_OF_TUNED = {"sft": "zero_shot", "sft_gt_region": "gt_region"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def run(
         out: Folder of the run.
         backend: `transformers`, `openai` or `function`.
         config, split: What is asked: `bench`, or `dataset/config`.
-        setting, target: How it is asked, and what for; as the dataset has them.
+        setting, target: How it is asked, and what for; as the dataset has them. `sft` and `sft_gt_region` ask a model
+            that was fine-tuned what it was asked in training: `zero_shot` and `gt_region`.
         view: What is shown; by default what the family of the model takes, see `PRESETS`.
         view_options: Fields of the view to change, such as `{"size": 448}`.
         limit: The first so many questions.
@@ -111,7 +113,7 @@ def run(
     dataset = described(config.partition("/")[0] if "/" in config else None)
     recipe = view_for(str(model), view, videos=asks.videos, **(view_options or {}))
     asked_as = {
-        "setting": setting,
+        "setting": _OF_TUNED.get(setting, setting),
         "view": recipe,
         "target": target,
         "dataset": dataset.name,

@@ -313,6 +313,17 @@ def test_a_folder_of_something_else_is_refused(sample_dir, tmp_path, name, text)
         run(function, **options, limit=1)
 
 
+def test_a_tuned_model_is_asked_what_it_was_asked_in_training(sample_dir, tmp_path):
+    asked: dict[str, list[str]] = {}
+    for setting in ("zero_shot", "sft", "gt_region", "sft_gt_region"):
+        said = asked.setdefault(setting, [])
+        run(lambda chat, said=said: said.append(chat[-1]["content"][-1]["text"]) or "an answer",
+            backend="function", out=tmp_path / setting, setting=setting, view=VIEW, limit=2, config="full",
+            opening={"source": str(sample_dir)})  # fmt: skip
+        assert json.loads((tmp_path / setting / "run.json").read_text())["setting"] == setting
+    assert asked["sft"] == asked["zero_shot"] != asked["gt_region"] == asked["sft_gt_region"]
+
+
 def test_a_longer_run_goes_on_from_a_shorter_one(sample_dir, tmp_path):
     options = {"backend": "function", "out": tmp_path, "view": VIEW, "opening": {"source": str(sample_dir)}}
     run(function, **options, limit=3)
