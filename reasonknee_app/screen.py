@@ -16,6 +16,7 @@ from reasonknee_app.texts import COLOURS, CSS, HEAD, case_text, outcome, viewer
 from reasonknee_hf.errors import ReasonKneeError
 
 ANY = "any"
+FACETS = (("category", "stage"), ("structure", "subtype"), ("subregion", "organ"))
 
 
 def launch(
@@ -60,7 +61,9 @@ def build(cases: Cases, runs: dict[str, str]) -> gr.Blocks:
                     structure = gr.Dropdown(
                         [ANY, *cases.structures()], value=ANY, label="Structure", min_width=120
                     )
-                grade = gr.Slider(0, screen.highest, value=0, step=1, label="A grade of at least")
+                grade = gr.Slider(
+                    0, screen.highest, value=0, step=1, label="A grade of at least", visible=screen.graded
+                )
                 with gr.Accordion("Compare two runs", open=bool(runs), visible=dataset.scorer is not None):
                     files = [
                         gr.File(label=screen.label(slot), height=90, elem_id=f"run-{slot}") for slot in (0, 1)
@@ -113,14 +116,9 @@ class _Screen:
     def __init__(self, cases: Cases, runs: Sequence[tuple[str, str]]) -> None:
         self._cases = cases
         self._runs = [*runs[:2], *[("", "")] * (2 - len(runs))]
-        self.highest = max(
-            (
-                attribute.high
-                for q in cases.dataset.questions.values()
-                for attribute in getattr(q, "attributes", ())
-            ),
-            default=1,
-        )
+        questions = cases.dataset.questions.values()
+        highest = [attribute.high for q in questions for attribute in getattr(q, "attributes", ())]
+        self.graded, self.highest = bool(highest), max(highest, default=1)
 
     def label(self, slot: int) -> str:
         name, path = self._runs[slot]
@@ -154,14 +152,14 @@ class _Screen:
             ends = [outcome(items.get(row.get("id", ""))) for items in runs.values()]
             highest = max((entry["grade"] for entry in row.get("grades") or ()), default=0)
             if (
-                category in (ANY, row.get("category"))
-                and structure in (ANY, row.get("structure"))
+                category in (ANY, facets(row)[0])
+                and structure in (ANY, facets(row)[1])
                 and highest >= grade
                 and (not differ or len(set(ends)) > 1)
             ):
                 kept.append((number, row, ends))
         choices = [(_name(number, row), number) for number, row, _ in kept]
-        headers = ["#", "category", "structure", "region", "grades", *runs]
+        headers = ["#", "category", "structure", "region", "answer", *runs]
         lines = [[number, *_cells(row), *ends] for number, row, ends in kept]
         first = choices[0][1] if choices else None
         return gr.Dropdown(choices, value=first), gr.Dataframe({"headers": headers, "data": lines})
@@ -209,11 +207,15 @@ def _first(values: Sequence[Any]) -> Any:
     return values[0] if values else None
 
 
+def facets(row: Mapping[str, Any]) -> list[str]:
+    """What a question is about, from the coarse to the fine, in the words of its dataset."""
+    return [str(next((row[n] for n in names if row.get(n)), "")) for names in FACETS]
+
+
 def _name(number: int, row: Mapping[str, Any]) -> str:
-    parts = [row.get("category"), row.get("structure"), row.get("subregion")]
-    return f"{number + 1}. " + (", ".join(str(part) for part in parts if part) or "the whole volume")
+    return f"{number + 1}. " + (", ".join(filter(None, facets(row))) or "the whole volume")
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     grades = ", ".join(f"{entry['attribute']} {entry['grade']}" for entry in row.get("grades") or ())
-    return [*(str(row.get(name) or "") for name in ("category", "structure", "subregion")), grades]
+    return [*facets(row), grades or str(row.get("correct_option") or "")]

@@ -113,3 +113,18 @@ def test_another_dataset_opens_too():
         text = case_text(case.rows[0], {})
         assert "Options" in text
         assert case.rows[0]["answer"] in text
+
+
+def test_questions_of_another_dataset_are_told_by_its_own_columns():
+    from reasonknee_app import Cases
+    from reasonknee_app.screen import _Screen
+
+    cases = Cases("deeptumorvqa", source="sample")
+    screen = _Screen(cases, [])
+    scan = cases.scan_ids("test")[0]
+    _, table = screen.questions("test", scan, "any", "any", 0, False)
+    rows = table.value["data"]
+    assert all(all(str(cell) for cell in line[:3]) for line in rows)
+    _, some = screen.questions("test", scan, "recognition", "any", 0, False)
+    assert 0 < len(some.value["data"]) < len(rows)
+    assert not screen.graded
