@@ -122,9 +122,9 @@ def test_questions_of_another_dataset_are_told_by_its_own_columns():
     cases = Cases("deeptumorvqa", source="sample")
     screen = _Screen(cases, [])
     scan = cases.scan_ids("test")[0]
-    _, table = screen.questions("test", scan, "any", "any", 0, False)
+    _, table = screen.questions("test", scan, "any", "any", 0, False, None, None)
     rows = table.value["data"]
     assert all(all(str(cell) for cell in line[:3]) for line in rows)
-    _, some = screen.questions("test", scan, "recognition", "any", 0, False)
+    _, some = screen.questions("test", scan, "recognition", "any", 0, False, None, None)
     assert 0 < len(some.value["data"]) < len(rows)
     assert not screen.graded
