@@ -17,6 +17,7 @@ from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.bench.score_report import Report
 from reasonknee_hf.bench.scorer import offered_by
 from reasonknee_hf.bench.scoring import score
+from reasonknee_hf.dataset.contract import imported
 
 _OF_THE_DATASET = ("count_grades", "read_answer", "read_references")
 
@@ -30,12 +31,18 @@ __all__ = [
     "load_priors",
     "read_answer",
     "read_references",
+    "run",
     "score",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """What the benchmark of the dataset that is meant where none is named does in its own way."""
+    """What the benchmark of the dataset that is meant where none is named does in its own way; and `run`.
+
+    `run` makes the answers that are scored here. It stands rooms above, for it needs those that draw volumes.
+    """
+    if name == "run":
+        return imported("reasonknee_hf.running.runner:run")
     if name not in _OF_THE_DATASET:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return offered_by(None, name)
