@@ -64,7 +64,7 @@ class RowsConfig(datasets.BuilderConfig):
 
     Examples:
         >>> ds = rk.load_dataset("full", split="train", streaming=True, source="sample", shuffle=1, questions=16)
-        >>> ds.num_rows
+        >>> sum(1 for row in ds)
         3
     """
 
