@@ -17,7 +17,7 @@ import nibabel
 import numpy as np
 import pytest
 from bigjson import big_records, write_big_json
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from realrelease import SCANS as REAL_SCANS
 
@@ -328,6 +328,9 @@ all_grades = st.fixed_dictionaries(
 )
 
 
+NO_GRADES = {number: {a.name: 0 for a in QUESTIONS[number].attributes} for number in RECORDED_QUESTIONS}
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     grades=all_grades,
@@ -335,6 +338,7 @@ all_grades = st.fixed_dictionaries(
     body=st.text(max_size=4),
     grid=st.sampled_from([SMALL, Grid(20, 64, 56)]),
 )
+@example(grades=NO_GRADES, right=False, body="27", grid=Grid(20, 64, 56))
 def test_any_grades_leave_every_structure_visible(
     grades: dict[int, dict[str, int]], right: bool, body: str, grid: Grid
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from reasonknee_hf.dataset.sample_cache import kept_sample
 from reasonknee_hf.knee.sample.write import write_sample
 
-LAYOUT = 2  # of its files; raised when the same options come to write others
+LAYOUT = 3  # of its files; raised when the same options come to write others
 
 __all__ = ["sample_folder", "write_sample"]
 

@@ -75,6 +75,7 @@ class _Canvas:
         import numpy as np
 
         step_m, step_a, step_z = grid.spacing
+        self.step_z = step_z
         # The patient's right is where slices end. Medial is towards the other knee: left for a right knee.
         m = (np.arange(grid.slices, dtype="f4") - (grid.slices - 1) / 2) * np.float32(
             -step_m if right else step_m
@@ -229,7 +230,9 @@ def _bones_and_cartilage(c: _Canvas) -> None:
     articular = (c.z < 44) & ~((c.a < -10) & (c.z > 34)) & ~((abs(c.m) < 9) & (c.a < 6)) & (abs(c.m) < 35)
     femur_cartilage = c.femur(CARTILAGE_MM) & articular & ~c.bones
     plateau = (abs(c.m) > 9) & ((abs(c.m) / 35) ** 4 + (abs(c.a + 8) / 23) ** 4 < 1) & (c.z > -8)
-    tibia_cartilage = c.tibia(CARTILAGE_MM) & plateau & ~c.bones & ~femur_cartilage
+    # A flat layer falls between two rows of voxels where it is thinner than these.
+    thick = max(CARTILAGE_MM, 2 * c.step_z)
+    tibia_cartilage = c.tibia(thick) & plateau & ~c.bones & ~femur_cartilage
     back = (c.a < 36) & (abs(c.m) < 19)
     patella_cartilage = c.patella(CARTILAGE_MM) & back & ~c.bones & ~femur_cartilage
     for cartilage, name in (
@@ -243,7 +246,7 @@ def _bones_and_cartilage(c: _Canvas) -> None:
         c.paint(core, MARROW)
     half = CARTILAGE_MM / 2
     femur_zone = (femur & (c.z < 48)) | (femur_cartilage & c.femur(half))
-    tibia_zone = (tibia & (c.z > -34)) | (tibia_cartilage & c.tibia(half))
+    tibia_zone = (tibia & (c.z > -34)) | (tibia_cartilage & c.tibia(thick / 2))
     patella_zone = patella | (patella_cartilage & c.patella(half))
     medial = np.broadcast_to(c.m > 0, c.image.shape)
     front, back_, spine = c.a > 7, c.a < -14, abs(c.m) < 9
