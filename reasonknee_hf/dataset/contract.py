@@ -147,6 +147,9 @@ class Release(Protocol):
     def scans(self, split: str) -> Sequence[Any]:
         """The [`Scan`]s of a split, in published order."""
 
+    def scan_count(self, split: str) -> int:
+        """How many they are, near enough to cut its files into shards; never another number for one state."""
+
     def all_scans(self) -> Iterator[Any]:
         """The scans of all splits."""
 

@@ -16,6 +16,9 @@ from reasonknee_hf.errors import ReleaseError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.tree import Tree
 
+_READ_TO_COUNT = 16 << 20  # bytes of records that are read to count volumes
+_BYTES_A_SCAN = 64 << 10
+
 
 @dataclass(frozen=True)
 class FileScan:
@@ -147,6 +150,12 @@ class FilesRelease:
             found = (self.scan_of(name, split) for some in names for name in some)
             self._listed[split] = [*dict.fromkeys(scan for scan in found if scan is not None)]
         return self._listed[split]
+
+    def scan_count(self, split: str) -> int:
+        """How many volumes a split has. For large files, which would have to be read, an estimate by their size."""
+        paths = [some[split] for some in self.files.values() if split in some]
+        size = sum(self.tree.size(path) for path in paths if self.dataset.records(path).image)
+        return len(self.scans(split)) if size < _READ_TO_COUNT else size // _BYTES_A_SCAN
 
     def all_scans(self) -> Iterator[Any]:
         """The volumes of all splits."""

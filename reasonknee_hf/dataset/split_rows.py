@@ -105,6 +105,12 @@ class SplitRows:
         """The scans that the table lists and the config and the selection keep."""
         return [scan for scan in self.release.scans(self.split) if self.joiner.keeps_scan(scan)]
 
+    @property
+    def _about(self) -> int:
+        """How many scans give rows, for the number of shards: a whole file is cut without being read to count them."""
+        whole = self.options.is_published_order and self._config.asks and self._config.chosen is None
+        return self.release.scan_count(self.split) if whole else len(self.scans)
+
     def num_rows(self, shards: Sequence[str] | None = None, epoch: int = 0) -> int | None:
         """How many rows some shards give, by default all, if that is known without reading records or volumes."""
         if self.options.on_error == "skip" or (self._config.asks and self.known_index is None):
@@ -113,7 +119,7 @@ class SplitRows:
 
     def shards(self) -> list[str]:
         """`"0/24"`, `"1/24"`, …: what workers and ranks divide among themselves."""
-        count = self.options.num_shards or shard_count(len(self.scans))
+        count = self.options.num_shards or shard_count(self._about)
         return [f"{number}/{count}" for number in range(count)]
 
     def read(
@@ -229,7 +235,7 @@ class SplitRows:
         Borders lie half a scan before those of equal shares, so that each of a few scans has a shard of its own.
         """
         size, (number, count) = self.release.tree.size(self.path), _numbers(shard)
-        half = size // (2 * max(1, len(self.release.scans(self.split))))
+        half = size // (2 * max(1, self.release.scan_count(self.split)))
         low, high = share(size, number, count)
         return max(0, low - half), size if number + 1 == count else max(0, high - half)
 

@@ -115,6 +115,10 @@ class Release:
         paths = self.tree.entries()
         return tuple(split for split in layout.SPLITS if layout.split_table(split) in paths)
 
+    def scan_count(self, split: str) -> int:
+        """How many scans are listed for `split`."""
+        return len(self.scans(split))
+
     def scans(self, split: str) -> list[Scan]:
         """The scans listed for `split`, in the order of the published table.
 

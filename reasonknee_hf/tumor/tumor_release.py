@@ -86,13 +86,20 @@ class TumorRelease(FilesRelease):
     def scans(self, split: str) -> Sequence[Any]:
         """The volumes of a split. Those of the test and of training are known without reading questions."""
         if split not in self._listed:
-            known = {"test": [*self.own_volumes], "train": self._train_ids, "holdout": self._train_ids}.get(
-                split
-            )
-            if not known:
+            if not (known := self._named(split)):
                 return super().scans(split)
             self._listed[split] = [self.scan_of(name, split) for name in known]
         return self._listed[split]
+
+    def _named(self, split: str) -> Sequence[str]:
+        """The volumes of a split by what the release ships, where that tells."""
+        if split == "test":
+            return [*self.own_volumes]
+        return self._train_ids if split in ("train", "holdout") else ()
+
+    def scan_count(self, split: str) -> int:
+        """How many volumes a split has, or about so many."""
+        return len(self._named(split)) or super().scan_count(split)
 
     def scan_of(self, image: object, split: str) -> Any | None:
         """The volume of an id; `None` if it is none."""

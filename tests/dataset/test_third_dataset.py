@@ -63,6 +63,9 @@ class SpleenRelease:
         records = map(json.loads, self.tree.read(self.annotation_path(split)).splitlines())
         return [scan_of(name) for name in dict.fromkeys(record["image"] for record in records)]
 
+    def scan_count(self, split: str) -> int:
+        return len(self.scans(split))
+
     def all_scans(self) -> Any:
         return (scan for split in self.splits for scan in self.scans(split))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shutil
 import tracemalloc
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets.distributed import split_dataset_by_node
 from hub import faults as f
 
 import reasonknee_hf as rk
+from reasonknee_hf.dataset import files_release
 from reasonknee_hf.dataset.contract import Records, described
 from reasonknee_hf.dataset.record_forms import JsonForm
 from reasonknee_hf.errors import (
@@ -228,3 +231,45 @@ def test_a_version_of_it_reads_back(tmp_path):
     assert rows[0]["options"] == ours[0]["options"]
     assert "CC BY 4.0" in (tmp_path / "out/README.md").read_text()
     assert np.isclose(rows[0]["spacing"][2], 5)
+
+
+def test_the_first_row_of_a_large_table_reads_its_beginning(origin, monkeypatch):
+    """No file beside it names the volumes: counting them would take reading all of it."""
+    monkeypatch.setattr(files_release, "_READ_TO_COUNT", 100_000)
+    with open(tumor_sample_folder() / "release/train/train_qa.csv", newline="") as file:
+        head, *lines = csv.reader(file)
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(head)
+    for number in range(24_000):
+        fields = dict(zip(head, lines[number % len(lines)], strict=True))
+        table.writerow((fields | {"QID": f"q_{number}", "Image ID": f"BDMAP_{number // 10:08d}"}).values())
+    data = text.getvalue().encode()
+    origin.put_tree("me/tumors", {"train/train_qa.csv": data})
+
+    def rows_of_it(**options):
+        return stream("train", "train", source="me/tumors", endpoint=origin.url, on_error="raise", **options)
+
+    rows = rows_of_it()
+    shards = rows.num_shards
+    assert shards == 24
+    assert next(iter(rows))["id"] == "q_0"
+    assert origin.sent("train_qa.csv") < 2 << 20 < len(data) / 3
+    assert rows.num_rows is None
+    whole = rows_of_it()
+    ids, states = [], []
+    for number, row in enumerate(whole):
+        ids.append(row["id"])
+        if number in (0, 11_111, 23_998):
+            states.append((number, whole.state_dict()))
+    assert ids == [f"q_{number}" for number in range(24_000)]
+    known = rows_of_it()
+    assert (known.num_rows, known.num_shards) == (24_000, shards)  # the index is known now
+    parts = [[row["id"] for row in split_dataset_by_node(known, rank, 3)] for rank in range(3)]
+    assert sorted(one for part in parts for one in part) == sorted(ids)
+    for number, state in states:
+        rest = rows_of_it()
+        rest.load_state_dict(state)
+        assert next(iter(rest))["id"] == ids[number + 1]
+    mixed = [row["id"] for row in rows_of_it(shuffle=1)]
+    assert sorted(mixed) == sorted(ids) != mixed
