@@ -228,8 +228,9 @@ def _from_file(path: Path, named: NamedByRow, columns: Columns) -> Iterator[Entr
         raise PredictionError(
             f"{path}: not JSON ({error}), and no table with a column id. Was the run cut off while writing?"
         ) from error
-    if isinstance(content, dict) and isinstance(content.get("results"), list):
-        content = content["results"]  # metrics stand beside them
+    for rows in ("results", "samples"):  # metrics stand beside them, or the plan of an evaluation
+        if isinstance(content, dict) and isinstance(content.get(rows), list):
+            content = content[rows]
     if isinstance(content, dict):
         yield from _from_mapping(content, str(path))
     elif isinstance(content, list):
@@ -267,7 +268,8 @@ def _is_row(line: str, *, more: bool) -> bool:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(row, dict) and (more or "generated_text" in row or not row.keys().isdisjoint(ID_KEYS))
+    alone = {*ID_KEYS, "generated_text", "resps"}
+    return isinstance(row, dict) and (more or not row.keys().isdisjoint(alone))
 
 
 def _from_lines(file: Iterable[str], path: Path, named: NamedByRow, columns: Columns) -> Iterator[Entry]:

@@ -66,16 +66,23 @@ def _batch(row: Mapping[str, Any]) -> Told | None:
         return None
     if row.get("error") or reply is None or reply.get("status_code", 200) != 200:
         return Told("batch", str(row["custom_id"]), {"error": row.get("error") or reply})
-    return Told("batch", str(row["custom_id"]), _text_of(reply.get("body") or {}))
+    body = reply.get("body")
+    return Told("batch", str(row["custom_id"]), _text_of({} if body is None else body))
 
 
-def _text_of(body: Mapping[str, Any]) -> Any:
-    """The text of a chat completion, of a completion, or of a reply of the responses API."""
-    for choice in body.get("choices") or ():
-        return _joined((choice.get("message") or {}).get("content") or choice.get("text"))
-    parts = [
-        _joined(item.get("content")) for item in body.get("output") or () if item.get("type") == "message"
-    ]
+def _text_of(body: Any) -> Any:
+    """The text of a chat completion, of a completion, or of a reply of the responses API.
+
+    A reply of another shape is an error, as one that was cut.
+    """
+    try:
+        for choice in body.get("choices") or ():
+            return _joined((choice.get("message") or {}).get("content") or choice.get("text"))
+        parts = [
+            _joined(item.get("content")) for item in body.get("output") or () if item.get("type") == "message"
+        ]
+    except (AttributeError, TypeError):
+        return {"error": f"no reply that can be read: {body!r:.200}"}
     return "".join(part for part in parts if part) or None
 
 
@@ -114,8 +121,10 @@ def _plain(row: Mapping[str, Any], columns: Columns) -> Told | None:
         answers = [key for key in ANSWER_KEYS if key in row]
         if not answers and not (row.keys() - _BESIDE - {"answer"}):
             answers = [key for key in ("answer",) if key in row]
+    if not isinstance(row[ids[0]], str | int):
+        return None
     item = str(row[ids[0]])
-    if not answers and row.get("error"):
+    if row.get("error") and not any(row[key] for key in answers):
         return Told("rows", item, {"error": row["error"]})
     # "prediction" is what files of this package call it, whatever else stands in a row.
     return Told("rows", item, row[answers[0]]) if len(answers) == 1 or answers[:1] == ["prediction"] else None

@@ -119,3 +119,53 @@ def test_the_command_names_the_form_and_the_columns(sample_dir, tmp_path, capsys
     options = ["--source", str(sample_dir), "--rounds", "0", "--id-column", "item", "--answer-column", "said"]
     assert main(["bench", "score", str(path), *options]) == 0
     assert "1 predictions read (rows)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"message": "a text"}]}, {"choices": ["a text"]}, {"choices": {"a": 1}}, "a text",
+        {"output": ["a text", 1]}, {"choices": [None]},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["batch", "inspect"])
+def test_a_reply_of_another_shape_is_an_error_and_no_traceback(tmp_path, body, form):
+    if form == "inspect" and not (isinstance(body, dict) and "choices" in body):
+        pytest.skip("is no sample of Inspect")
+    path = tmp_path / "answers.jsonl"
+    row = batch(FAILED, body) if form == "batch" else {"id": FAILED, "output": body}
+    path.write_text(json.dumps(row) + "\n")
+    assert score(str(path), REFERENCES, rounds=0).data["invalid"]["error"] == 1
+
+
+@pytest.mark.parametrize("said", ["", None])
+def test_an_error_beside_an_empty_answer_is_an_error(tmp_path, said):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps({"id": FAILED, "response": said, "error": "timed out"}) + "\n")
+    assert score(str(path), REFERENCES, rounds=0).data["invalid"]["error"] == 1
+
+
+def test_a_whole_log_of_inspect_is_read_by_its_samples(tmp_path):
+    log, lines = tmp_path / "log.json", tmp_path / "rows.jsonl"
+    samples = [FORMS["inspect"](item, text) for item, text in ANSWERS.items()]
+    log.write_text(json.dumps({"version": 2, "status": "success", "plan": {"steps": []}, "samples": samples}))
+    lines.write_text("".join(json.dumps(FORMS["rows"](*one)) + "\n" for one in ANSWERS.items()))
+    found, wanted = (score(str(p), REFERENCES, rounds=0, name="run") for p in (log, lines))
+    assert figures(found)[0] == figures(wanted)[0]
+
+
+@pytest.mark.parametrize("item", [None, [1], {"a": 1}])
+def test_what_is_no_id_is_named(tmp_path, item):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(
+        json.dumps({"id": item, "prediction": "x"}) + "\n" + json.dumps({"id": "y", "prediction": "x"})
+    )
+    with pytest.raises(PredictionError, match="line 1: has the keys id, prediction"):
+        score(str(path), REFERENCES, rounds=0)
+
+
+def test_a_file_of_one_sample_of_lm_eval(tmp_path):
+    path = tmp_path / "samples_x.jsonl"
+    item, text = next(iter(ANSWERS.items()))
+    path.write_text(json.dumps(FORMS["lm-eval"](item, text)) + "\n")
+    assert figures(score(str(path), REFERENCES, rounds=0))[1] == ["lm-eval"]
