@@ -32,9 +32,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, help="height and width of frames in pixels")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N questions")
     parser.add_argument("--on-error", choices=get_args(OnError), default="raise", help="unfit records")
-    parser.add_argument(
-        "--generation", type=json.loads, default={}, metavar="JSON", help="options of generation"
-    )
+    parser.add_argument("--generation", type=_json, default={}, metavar="JSON", help="options of generation")
     parser.add_argument("--seed", type=int, help="where answers are sampled")
     parser.add_argument(
         "--model-revision", metavar="REV", help="transformers: branch, tag or commit of the model"
@@ -57,6 +55,13 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         help="other runs: folders, or prediction files",
     )
     add_source_options(parser)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error}): {text}") from error
 
 
 def run_run(args: argparse.Namespace) -> int:

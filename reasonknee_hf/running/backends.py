@@ -186,6 +186,8 @@ def make_backend(
         OptionError: There is no such backend, or an option is missing or not one of it.
     """
     given = {key: value for key, value in options.items() if value is not None}
+    if not isinstance(generation, Mapping):
+        raise OptionError(f"generation= is a mapping of options, not {generation!r}.")
     try:
         if name == "transformers":
             return TransformersBackend(
@@ -204,7 +206,9 @@ def make_backend(
         if name == "function":
             return FunctionBackend(model, generation=generation, **given)
     except TypeError as error:
-        raise OptionError(f"the backend {name} has no such option: {error}") from error
+        raise OptionError(
+            f"the backend {name} has no such option: {str(error).rpartition(' ')[2]}"
+        ) from error
     raise OptionError(
         f"There is no backend {name!r}. Valid: {', '.join(BACKENDS)}. A model that vLLM, SGLang or llama.cpp serves is"
         " asked with openai."

@@ -107,10 +107,11 @@ def run(
         2
     """
     root = Path(out)
-    asks = make_backend(
-        backend, model, url=options.pop("url", None), generation=dict(generation or {}), **options
-    )
+    asks = make_backend(backend, model, url=options.pop("url", None), generation=generation or {}, **options)
     dataset = described(config.partition("/")[0] if "/" in config else None)
+    name = config.rpartition("/")[2]
+    if name in dataset.configs and not dataset.configs[name].asks:
+        raise OptionError(f"the config {name!r} of {dataset.title} asks nothing. Take one with questions.")
     recipe = view_for(str(model), view, videos=asks.videos, **(view_options or {}))
     asked_as = {
         "setting": _OF_TUNED.get(setting, setting),

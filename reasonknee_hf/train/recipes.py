@@ -132,8 +132,15 @@ def get_recipe(recipe: str | Recipe, **changes: Any) -> Recipe:
     ):
         if value not in valid:
             raise OptionError(f"{option}={value!r} of a view is none of {', '.join(valid)}.")
-    if changed.fps <= 0 or changed.multiple < 1 or changed.margin_mm < 0 or (changed.most or 1) < 1:
-        raise OptionError("fps, multiple and most of a view are above 0, margin_mm is not below 0.")
+    sides = 1 if changed.size is None else changed.size
+    smallest = min(sides) if isinstance(sides, tuple) else sides
+    if (
+        min(changed.multiple, smallest) < 1
+        or changed.fps <= 0
+        or changed.margin_mm < 0
+        or (changed.most or 1) < 1
+    ):
+        raise OptionError("fps, multiple, size and most of a view are above 0, margin_mm is not below 0.")
     if changed.jitter is not None and not 0 < changed.jitter[0] <= changed.jitter[1] <= 1:
         raise OptionError(f"jitter={changed.jitter} of a view is two shares of an axis, such as {JITTER}.")
     return changed

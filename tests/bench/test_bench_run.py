@@ -206,6 +206,14 @@ def test_what_cannot_be_asked_is_one_error_before_a_volume_is_read(sample_dir, t
         run("mine", backend="openai", url=server.url, out=tmp_path / "4", **opening)
     with pytest.raises(OptionError, match="no backend 'vllm'"):
         run("mine", backend="vllm", out=tmp_path / "5", **opening)
+    with pytest.raises(OptionError, match="generation= is a mapping"):
+        run(function, backend="function", out=tmp_path / "7", generation=[1], **opening)
+    with pytest.raises(OptionError, match="asks nothing"):
+        run(function, backend="function", out=tmp_path / "8", config="scans", **opening)
+    with pytest.raises(OptionError, match="no such option: 'batch_size'"):
+        run(function, backend="function", out=tmp_path / "9", batch_size=3, **opening)
+    with pytest.raises(OptionError, match="size and most of a view are above 0"):
+        run(function, backend="function", out=tmp_path / "10", view_options={"size": -3}, **opening)
     with pytest.raises(OptionError, match="around the true box"):
         run(function, backend="function", out=tmp_path / "6", **opening | {"view": "region"})
     assert cache.decodes == before
