@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import datasets
+import nibabel
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -83,3 +85,35 @@ def test_a_pushed_stream_loads_anywhere(origin, scans, sample_dir, tmp_path):
 
 def break_path(row):
     return {"image": reasonknee_hf.KneeVolume("/nowhere/volume.nii.gz")}
+
+
+@pytest.fixture(scope="module")
+def prepared(sample_dir):
+    return reasonknee_hf.load_dataset("scans", split="test", source=str(sample_dir))
+
+
+def test_what_is_saved_to_disk_opens_again(prepared, tmp_path):
+    prepared.save_to_disk(str(tmp_path / "saved"))
+    axes = prepared.features["image"].axes
+    again = datasets.load_from_disk(str(tmp_path / "saved"))
+    for column, feature in {
+        "image": reasonknee_hf.VolumeFeature(axes=axes),
+        "mask": reasonknee_hf.VolumeFeature(mask=True, axes=axes),
+    }.items():
+        again = again.cast_column(column, feature)
+    for row, read in zip(prepared, again, strict=True):
+        for column in ("image", "mask"):
+            assert (read[column].array() == row[column].array()).all()
+
+
+@pytest.mark.parametrize("style", ["prepared", "stream"])
+def test_the_stock_feature_reads_the_columns(prepared, scans, style):
+    if not hasattr(datasets, "Nifti"):
+        pytest.skip("this version of datasets has no Nifti")
+    ds = prepared if style == "prepared" else scans()
+    volume = next(iter(ds))
+    opens_archives = tuple(int(part) for part in datasets.__version__.split(".")[:2]) >= (5, 1)
+    for column in ("image", "mask") if opens_archives else ("image",):
+        stock = next(iter(ds.cast_column(column, datasets.Nifti())))[column]
+        codes = "".join(nibabel.aff2axcodes(stock.affine))
+        assert (np.asanyarray(stock.dataobj) == volume[column].oriented(codes).array()).all()
