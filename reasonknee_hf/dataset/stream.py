@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import datasets
 import fsspec.asyn
 import numpy as np
+import pyarrow as pa
 from datasets.formatting import get_formatter
 from datasets.iterable_dataset import ExamplesIterable
 
@@ -35,6 +36,7 @@ from reasonknee_hf.volumes.volume import KneeVolume
 logger = logging.getLogger(__name__)
 
 _Leaf = TypeVar("_Leaf")
+_ROWS_AT_ONCE = 8  # with the bytes of two volumes each; an Arrow array holds 2 GiB
 
 
 class RowStream(datasets.IterableDataset):
@@ -90,14 +92,19 @@ class RowStream(datasets.IterableDataset):
             " set_epoch() changes the order."
         )
 
-    def to_parquet(self, *args: Any, **kwargs: Any) -> int:
-        """As in `datasets`, with the bytes of all volumes in the file.
+    def to_parquet(self, path_or_buf: Any, batch_size: int | None = None, **kwargs: Any) -> int:
+        """As in `datasets`, with the bytes of all volumes in the file. No rows are a file without rows.
 
         Raises:
             VolumeMissingError: A volume is absent.
             OptionError: Nothing tells the type of the columns.
         """
-        return int(super(RowStream, self._with_bytes()).to_parquet(*args, **kwargs))
+        written = self._with_bytes()
+        schema = written.features.arrow_schema
+        # Stock code forgets the types of columns here, and stops at a shard whose scans have no records.
+        tables = list(written.with_format("arrow").iter(batch_size or _ROWS_AT_ONCE))
+        rows = datasets.Dataset(pa.concat_tables([schema.empty_table(), *tables]).cast(schema))
+        return int(rows.to_parquet(path_or_buf, batch_size or (None if tables else 1), **kwargs))
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """As in `datasets`, with the bytes of all volumes in the files, also with `embed_external_files=False`.

@@ -56,6 +56,20 @@ def test_to_parquet_holds_the_bytes(scans, tmp_path):
 
 
 @needs_parquet
+def test_shards_whose_scans_have_no_records_are_files_without_rows(sample_dir, tmp_path):
+    ds = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=str(sample_dir))
+    shards = [ds.select_columns(["id", "image"]).shard(ds.num_shards, n) for n in range(ds.num_shards)]
+    for number, shard in enumerate(shards):
+        shard.to_parquet(str(tmp_path / f"{number}.parquet"))
+    tables = [pq.read_table(tmp_path / f"{number}.parquet") for number in range(ds.num_shards)]
+    assert 0 in [table.num_rows for table in tables]
+    features = [datasets.Features.from_arrow_schema(table.schema) for table in tables]
+    assert all(one == features[0] for one in features)
+    assert features[0]["image"]._type == "Nifti"
+    assert pa.concat_tables(tables)["id"].to_pylist() == [row["id"] for row in ds]
+
+
+@needs_parquet
 def test_what_cannot_be_embedded_is_one_error_and_nothing_is_written(scans, tmp_path):
     target = tmp_path / "rows.parquet"
     with pytest.raises(OptionError, match="features="):
