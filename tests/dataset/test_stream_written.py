@@ -97,6 +97,22 @@ def test_a_pushed_stream_loads_anywhere(origin, scans, sample_dir, tmp_path):
     check_bytes(pa.concat_tables(tables), scans)
 
 
+@needs_parquet
+def test_a_stream_with_shards_without_rows_is_pushed(origin, sample_dir, tmp_path):
+    script = """
+    import sys
+    import datasets
+    import reasonknee_hf
+    rows = reasonknee_hf.load_dataset("full", split="train", streaming=True, source=sys.argv[1])
+    rows.select_columns(["id", "image"]).push_to_hub("me/empty", split="train", token="hf_x")
+    read = datasets.load_dataset("me/empty", split="train", streaming=True, token="hf_x")
+    assert read.features["image"]._type == "Nifti"
+    assert [row["id"] for row in read.select_columns(["id"])] == [row["id"] for row in rows]
+    """
+    home = str(tmp_path / "home")
+    in_fresh_process(script, tmp_path, str(sample_dir), HF_ENDPOINT=origin.url, HF_HOME=home)
+
+
 def break_path(row):
     return {"image": reasonknee_hf.KneeVolume("/nowhere/volume.nii.gz")}
 
