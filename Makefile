@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP_FLAGS = --quiet --disable-pip-version-check -c tests/constraints.txt
 PYTEST_FLAGS ?=
 
-.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train test-app test-dist test-harness docs lint \
+.PHONY: demo test test-newest test-floor test-versions test-between test-slow test-train test-app test-dist test-harness test-stores docs lint \
 	format bench clean
 
 demo: .venv/installed
@@ -46,6 +46,10 @@ test-app: .venv-app/installed
 # The tasks of lm-evaluation-harness and of Inspect, run by them.
 test-harness: .venv-harness/installed
 	.venv-harness/bin/python -m pytest tests/bench/test_bench_harness.py tests/bench/test_bench_inspect.py $(PYTEST_FLAGS)
+
+# Conversions to object stores, in servers that speak S3 and GCS.
+test-stores: .venv-stores/installed
+	.venv-stores/bin/python -m pytest tests/publish/test_publish_places.py $(PYTEST_FLAGS)
 
 # The command out of the built wheel, in empty environments.
 test-dist: .venv/installed-test
@@ -106,6 +110,11 @@ format: .venv/installed-test
 .venv-harness/installed: setup.cfg tests/constraints.txt
 	$(PYTHON) -m venv .venv-harness
 	.venv-harness/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,harness,test-harness]'
+	touch $@
+
+.venv-stores/installed: setup.cfg tests/constraints.txt
+	$(PYTHON) -m venv .venv-stores
+	.venv-stores/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,test-stores]'
 	touch $@
 
 .venv-%/installed: setup.cfg

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import socket
 import uuid
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -25,8 +26,8 @@ from reasonknee_hf.publish.viewer import check_card
 
 
 @pytest.fixture(scope="session")
-def s3_server(request):
-    """A server that speaks S3, for this process and those that it starts."""
+def s3():
+    """A bucket on a server that speaks S3, for this process and those that it starts."""
     pytest.importorskip("s3fs")
     moto = pytest.importorskip("moto.server")
     server = moto.ThreadedMotoServer(port=0, verbose=False)
@@ -40,16 +41,35 @@ def s3_server(request):
         for name, value in told.items():
             patch.setenv(name, value)
         fsspec.filesystem("s3", skip_instance_cache=True).mkdir("knees")
-        yield
+        yield "s3://knees"
     server.stop()
 
 
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(scope="session")
+def gs():
+    """A bucket on a server that speaks the JSON API of GCS, for this process."""
+    # Said before it is imported: else it asks by gRPC, which the server lacks.
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+    pytest.importorskip("gcsfs")
+    emulator = pytest.importorskip("gcp_storage_emulator.server")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    server = emulator.create_server("localhost", port, in_memory=True, default_bucket="knees")
+    server.start()
+    url = f"http://localhost:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", url)
+        patch.setitem(fsspec.config.conf, "gs", {"token": "anon", "project": "knees", "endpoint_url": url})
+        yield "gs://knees"
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "file", "s3", "gs"])
 def place(request, tmp_path):
     """A URL of a place of each kind that nothing lies in."""
-    if request.param == "s3":
-        request.getfixturevalue("s3_server")
-        return f"s3://knees/{uuid.uuid4().hex}/knee"
+    if request.param in ("s3", "gs"):
+        return f"{request.getfixturevalue(request.param)}/{uuid.uuid4().hex}/knee"
     return f"file://{tmp_path}/knee" if request.param == "file" else f"memory://{uuid.uuid4().hex}/knee"
 
 
@@ -100,11 +120,11 @@ def test_volumes_as_files_lie_beside_the_tables_everywhere(place, sample_dir, tm
     assert any(row["image"] is not None and row["image"].shape for row in rows)
 
 
-def test_workers_need_no_disk_of_ours(s3_server, sample_dir, full_folder, tmp_path, monkeypatch):
+def test_workers_need_no_disk_of_ours(s3, sample_dir, full_folder, tmp_path, monkeypatch):
     """Each works in a temporary folder of its own, and leaves nothing there."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    place = f"s3://knees/{uuid.uuid4().hex}/knee"
+    place = f"{s3}/{uuid.uuid4().hex}/knee"
     with ProcessPoolExecutor(2) as pool:
         convert(place, "full", executor=pool, **options_of(sample_dir))
     assert files_at(place) == files_below(full_folder)
@@ -150,11 +170,11 @@ def dies_once(row) -> bool:
     return True
 
 
-def test_a_worker_of_dask_that_dies_costs_nothing_but_time(s3_server, sample_dir, tmp_path, monkeypatch):
+def test_a_worker_of_dask_that_dies_costs_nothing_but_time(s3, sample_dir, tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed")
     given = options_of(sample_dir, volumes="none", splits="test", where=dies_once)
     monkeypatch.setenv("DIES_ONCE", str(tmp_path / "died"))
-    place = f"s3://knees/{uuid.uuid4().hex}/knee"
+    place = f"{s3}/{uuid.uuid4().hex}/knee"
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
@@ -192,7 +212,7 @@ def test_places_that_cannot_be_written_are_one_error_first(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bucket_that_is_not_there_is_one_error_first(s3_server, sample_dir, monkeypatch):
+def test_a_bucket_that_is_not_there_is_one_error_first(s3, sample_dir, monkeypatch):
     monkeypatch.setattr(tasks, "run_task", lambda task: pytest.fail("made"))
     with pytest.raises(EndpointError, match="s3://absent/knee"):
         convert("s3://absent/knee", "bench", **options_of(sample_dir))

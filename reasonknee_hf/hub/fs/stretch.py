@@ -38,7 +38,13 @@ class StretchFileSystem(ReadOnlyFileSystem):
             url, start, size = found
             filesystem, name = fsspec.core.url_to_fs(url)
             bounds = [slice_bounds(*one, size) for one in wanted]
-            yield path, [bytes(filesystem.cat_file(name, start + low, start + high)) for low, high in bounds]
+            yield (
+                path,
+                [
+                    bytes(filesystem.cat_file(name, start=start + low, end=start + high))
+                    for low, high in bounds
+                ],
+            )
 
 
 def stretch_url(url: str, start: int, size: int, name: str) -> str:
