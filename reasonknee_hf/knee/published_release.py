@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import json
 import logging
 import os
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 _RICHEST = ("full", "records", "high_fidelity", "bench")
 _SCAN = ("patient_id", "visit", "study", "series", "knee_side")
 _FORMAT = 3  # of what lies in the cache
+
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
 
 Place = tuple[str, int | None, int | None, str]  # file, where in it, bytes, name; or a URL alone
 
@@ -230,12 +233,13 @@ def _rows(
         left: Gets the number of rows that only a version without answers holds, where others have answers.
     """
     seen: set[tuple[str, Any]] = set()
+    scan_of = functools.cache(lambda image: scan_from_image_path(image, split))
     for one in versions:
         mine = set()
         for image, prompt, record in _records(
             tree, [path for name, path, _ in _tables(one) if name == split]
         ):
-            scan = scan_from_image_path(image, split)
+            scan = scan_of(image)
             if scan is not None and _config(one) == "high_fidelity":
                 experts.add(scan.scan_id)
             key = (image if scan is None else scan.scan_id, prompt)
@@ -319,7 +323,7 @@ def _records(tree: Tree, paths: Sequence[str]) -> Iterator[tuple[str, Any, str]]
 
 def _record(row: Mapping[str, Any]) -> str:
     texts = (name for name in ("image", "prompt", "cot", "answer") if row.get(name) is not None)
-    members = [f"{json.dumps(name)}: {json.dumps(row[name], ensure_ascii=False)}" for name in texts]
+    members = [f'"{name}": {_as_json(row[name])}' for name in texts]
     if row.get("final_diagnosis") is not None:
         members.append(f'"final_diagnosis": {row["final_diagnosis"]}')
     if row.get("other") is not None:
