@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+_as_json = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+_as_ascii_json = json.JSONEncoder(check_circular=False).encode
+
 _CUTS_TRIED = 4
 
 _BLANK = rb"[ \t\r\n]*"
@@ -216,3 +219,15 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def as_json(value: Any) -> str:
+    """What a JSON file held, as text that a column can hold: half of a surrogate pair is escaped."""
+    text = _as_json(value)
+    return text if is_unicode(text) else _as_ascii_json(value)
+
+
+def shown(value: Any) -> str:
+    """The same for messages: its first 57 characters, escaped."""
+    text = _as_ascii_json(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

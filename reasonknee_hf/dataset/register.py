@@ -81,9 +81,8 @@ def code_hash(name: str) -> str:
     assert place is not None
     assert place.origin is not None
     own = Path(place.origin)
-    files = {own, *Path(__file__).parent.glob("*.py")} | (
-        {*own.parent.glob("*.py")} if place.parent else set()
-    )
+    rooms = [Path(__file__).parent, own.parent] if place.parent else [Path(__file__).parent]
+    files = {own} | {file for room in rooms for file in room.iterdir() if file.suffix in (".py", ".csv")}
     digest = sha256(__version__.encode())
     for file in sorted(files):
         digest.update(file.read_bytes())

@@ -14,7 +14,7 @@ from hashlib import blake2s
 from typing import Any
 
 from reasonknee_hf.dataset.contract import Problem
-from reasonknee_hf.dataset.json_text import is_unicode
+from reasonknee_hf.dataset.json_text import as_json, is_unicode, shown
 from reasonknee_hf.knee.moaks import QUESTIONS, Question, fold, question_for_key, question_for_prompt
 from reasonknee_hf.knee.scans import Scan
 
@@ -25,8 +25,6 @@ _WRAPPERS = frozenset(map(fold, ("final_diagnosis", "MOAKS_scores", "MOAKS_grade
 _BOX_KEYS = frozenset(map(fold, ("bounding_box", "bbox")))
 _ONLY_INT = frozenset((int,))
 _INT8_MAX, _INT32_MAX = 2**7 - 1, 2**31 - 1
-_as_json = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
-_as_ascii_json = json.JSONEncoder(check_circular=False).encode
 
 
 class _Unreadable(Exception):
@@ -104,11 +102,6 @@ def _text(record: Mapping[str, Any], column: str, problems: list[Problem]) -> st
     return value
 
 
-def _json_text(value: Any) -> str:
-    text = _as_json(value)
-    return text if is_unicode(text) else _as_ascii_json(value)
-
-
 def _prompt_hash(prompt: str | None) -> str:
     return "x" + blake2s((prompt or "").encode(), digest_size=4).hexdigest()
 
@@ -182,7 +175,7 @@ def _form(question_id: int, box_key: str, wrapper: str, lesion: str, *names: str
     ):
         return None
     number = "\0"  # stands in no key, and json writes it in a way of its own
-    text = _json_text({box_key: [number] * 6, wrapper: {lesion: dict.fromkeys(names, number)}})
+    text = as_json({box_key: [number] * 6, wrapper: {lesion: dict.fromkeys(names, number)}})
     template = text.replace("%", "%%").replace(json.dumps(number), "%d")
     return _Form(template, tuple((question.lesion, attribute.name, attribute.high) for attribute in known))
 
@@ -205,7 +198,7 @@ def _diagnosis(
         grades = _grades(lesions, question)
     except _Unreadable as reason:
         problems.append(Problem("grades", str(reason), isinstance(reason, _OutOfRange)))
-    text = _json_text(record["final_diagnosis"]) if "final_diagnosis" in record else None
+    text = as_json(record["final_diagnosis"]) if "final_diagnosis" in record else None
     return box, grades, text
 
 
@@ -236,14 +229,14 @@ def _box(value: Any) -> list[int] | None:
     if value is None or value == []:
         return None
     if not isinstance(value, list) or len(value) != 6:
-        raise _Unreadable(f"{_shown(value)} instead of six whole numbers")
+        raise _Unreadable(f"{shown(value)} instead of six whole numbers")
     for number in value:
         whole = type(number) is int or (type(number) is float and number.is_integer())
         if not whole or not -_INT32_MAX <= number <= _INT32_MAX:
-            raise _Unreadable(f"{_shown(value)} instead of six whole numbers")
+            raise _Unreadable(f"{shown(value)} instead of six whole numbers")
     for low, high in (value[0:2], value[2:4], value[4:6]):
         if low > high:
-            raise _Unreadable(f"{_shown(value)} has a minimum, {low}, above its maximum, {high}")
+            raise _Unreadable(f"{shown(value)} has a minimum, {low}, above its maximum, {high}")
     return [int(number) for number in value]
 
 
@@ -253,7 +246,7 @@ def _grades(lesions: Any, question: Question | None) -> list[dict[str, Any]] | N
     if lesions == []:
         return []
     if not isinstance(lesions, dict):
-        raise _Unreadable(f"{_shown(lesions)} in final_diagnosis instead of an object")
+        raise _Unreadable(f"{shown(lesions)} in final_diagnosis instead of an object")
     grades: dict[tuple[str, str], int] = {}
     for key, value in lesions.items():
         graded = question_for_key(key)
@@ -264,13 +257,13 @@ def _grades(lesions: Any, question: Question | None) -> list[dict[str, Any]] | N
             attribute, high = _attribute(name, graded or question, lesion)
             # Not even 2.0: in the source tables a decimal is a pair of grades, size and depth.
             if type(grade) is not int:
-                raise _Unreadable(f"{attribute} of {lesion!r} is {_shown(grade)}, not a whole number")
+                raise _Unreadable(f"{attribute} of {lesion!r} is {shown(grade)}, not a whole number")
             if not 0 <= grade <= high:
                 raise _OutOfRange(f"{attribute} of {lesion!r} is {grade}, outside 0-{high}")
             if (lesion, attribute) in grades:
                 raise _Unreadable(f"{attribute} of {lesion!r} is graded twice, under different keys")
             if not (is_unicode(lesion) and is_unicode(attribute)):
-                raise _Unreadable(f"the key {_shown(key)} or {_shown(name)} has half of a surrogate pair")
+                raise _Unreadable(f"the key {shown(key)} or {shown(name)} has half of a surrogate pair")
             grades[lesion, attribute] = grade
     return [{"lesion": lesion, "attribute": name, "grade": grade} for (lesion, name), grade in grades.items()]
 
@@ -296,8 +289,3 @@ def _kind(value: Any) -> str:
         return json.dumps(value)
     names = {dict: "an object", list: "an array", str: "text", int: "a number", float: "a number"}
     return names[type(value)]
-
-
-def _shown(value: Any) -> str:
-    text = _as_ascii_json(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"

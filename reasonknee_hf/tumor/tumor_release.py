@@ -120,7 +120,11 @@ class TumorRelease(FilesRelease):
             path = self._volumes_by_id.get(scan.scan_id)
             found = None if path is None else self.volumes.tree.url(path)
         except (ForbiddenError, RemoteMissingError) as error:
-            raise type(error)(f"{scan.scan_id}: {self._where_to_ask} ({error})") from error
+            raise type(error)(
+                f"{scan.scan_id}: its volume lies in the repository {files.VOLUMES}. Ask for access on"
+                f" https://huggingface.co/datasets/{files.VOLUMES} and pass token=, or name a folder with images="
+                f" ({error})"
+            ) from error
         return found or (None if own is None else self.tree.url(own))
 
     @cached_property
@@ -142,13 +146,6 @@ class TumorRelease(FilesRelease):
         if own is None and scan.split == "test":
             return self.fs.unstrip_protocol(f"benchmark/ct/{scan.scan_id}/ct.nii.gz")
         return self.volumes.unasked_url(scan.file) if own is None else self.tree.url(own)
-
-    @property
-    def _where_to_ask(self) -> str:
-        return (
-            f"its volume lies in the repository {files.VOLUMES}. Ask for access on"
-            f" https://huggingface.co/datasets/{files.VOLUMES} and pass token=, or name a folder with images="
-        )
 
     def copy_path(self, scan: TumorScan, column: str) -> str:
         """Where a copy of the volume lies in a folder of copies."""

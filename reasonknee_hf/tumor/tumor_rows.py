@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reasonknee_hf.dataset.contract import Problem, own_name
-from reasonknee_hf.dataset.json_text import is_unicode
+from reasonknee_hf.dataset.json_text import as_json, is_unicode, shown
 from reasonknee_hf.tumor.question_types import STAGES, SUBTYPES, Subtype, subtype_of
 from reasonknee_hf.tumor.tumor_files import SCAN_ID
 
@@ -74,7 +74,7 @@ def to_row(
         try:
             return None if _is_nothing(value) else reader(value)
         except ValueError as error:
-            problems.append(Problem(column, f"{_shown(value)} {error}"))
+            problems.append(Problem(column, f"{shown(value)} {error}"))
             return None
 
     asked: Subtype | None = read("subtype", "question_subtype", _known_subtype)
@@ -111,13 +111,10 @@ def to_row(
         "age": read("age", "age", _number),
         "scanner": read("scanner", "scanner"),
         "contrast": read("contrast", "contrast"),
-        "record": _as_json(record),
+        "record": as_json(record),
     }
-    for column, member in (
-        ("question", "question"),
-        ("subtype", "question_subtype"),
-        ("stage", "question_type"),
-    ):
+    needed = {"question": "question", "subtype": "question_subtype", "stage": "question_type"}
+    for column, member in needed.items():
         if _is_nothing(record.get(member)):
             problems.append(Problem(column, f"the record has no {member}"))
     return row, problems
@@ -133,21 +130,21 @@ def turns_row(
     problems: list[Problem] = []
     turns, tools = record.get("conversations"), record.get("tools")
     if not isinstance(turns, list) or not all(_is_turn(turn) for turn in turns):
-        problems.append(Problem("conversations", f"{_shown(turns)} instead of turns of {', '.join(_ROLES)}"))
+        problems.append(Problem("conversations", f"{shown(turns)} instead of turns of {', '.join(_ROLES)}"))
         turns = None
     try:
         listed = json.loads(tools) if isinstance(tools, str) else tools
         tools = None if listed is None else [_tool(tool) for tool in listed]
     except (ValueError, TypeError, KeyError, AttributeError):
-        problems.append(Problem("tools", f"{_shown(tools)} instead of a list of tools with names"))
+        problems.append(Problem("tools", f"{shown(tools)} instead of a list of tools with names"))
         tools = None
-    named = set(SCAN_ID.findall(_as_json(record)))
+    named = set(SCAN_ID.findall(as_json(record)))
     row = {
         "id": f"agent_{own_name(record)}",
         "scan_id": named.pop() if len(named) == 1 else None,
         "conversations": turns and [{"from": turn["from"], "value": turn["value"]} for turn in turns],
         "tools": tools,
-        "record": _as_json(record),
+        "record": as_json(record),
     }
     return row, problems
 
@@ -160,7 +157,7 @@ def _is_turn(turn: Any) -> bool:
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     told = tool.get("function", tool)
     told_of = told.get("description")
-    return {"name": str(told["name"]), "description": told_of, "parameters": _as_json(told.get("parameters"))}
+    return {"name": str(told["name"]), "description": told_of, "parameters": as_json(told.get("parameters"))}
 
 
 # --- values -------------------------------------------------------------------------------------------------------
@@ -255,13 +252,3 @@ def _organ_picture(scan: Any, published: Any) -> dict[str, Any] | None:
     name = str(published or "").replace("\\", "/").rpartition("/")[2]
     shown = scan.drawn.get(f"organ/{name}")
     return None if shown is None else {"bytes": None, "path": shown}
-
-
-def _as_json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if is_unicode(text) else json.dumps(value)
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
