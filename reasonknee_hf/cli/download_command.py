@@ -14,6 +14,7 @@ from fsspec.core import url_to_fs
 
 from reasonknee_hf import environment
 from reasonknee_hf.cli.source_options import add_source_options, source_options
+from reasonknee_hf.dataset.contract import described, imported
 from reasonknee_hf.dataset.split_rows import SplitRows
 from reasonknee_hf.errors import FileMissingError, OptionError
 from reasonknee_hf.hub.tree import parse_url
@@ -29,7 +30,7 @@ Lost = list[tuple[str, object]]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
-    parser.add_argument("config", nargs="?", default="full", help="full, high_fidelity, bench or scans")
+    parser.add_argument("config", nargs="?", help="config, or dataset/config (default: the first, full)")
     parser.add_argument("--split", help="only this split")
     parser.add_argument("--category", help="volumes and masks only of scans with questions of this category")
     parser.add_argument("--images", dest="volumes", action="store_true", help="also the volumes")
@@ -40,33 +41,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fetches tables and annotations, and what else is asked for. Returns 1 if something of it is not there now."""
-    from reasonknee_hf.knee.knee_builder import ReasonKnee
-
+    name, _, config = (args.config or "").rpartition("/")
+    dataset = described(name or None)
     if args.limit is not None and args.limit < 0:
         raise OptionError(f"--limit is a number of scans, 0 or more, not {args.limit}.")
     if environment.cache() in ("auto", False):
         environment.choose_cache("1", None)  # who asks has no bound in mind but one that is named
-    builder = ReasonKnee(config_name=args.config, **source_options(args))
+    builder = imported(dataset.builder)(config_name=config or None, **source_options(args))
     tree, names = builder.release.tree, builder.split_names()
     if not isinstance(tree, CachedTree):
         raise OptionError(
             f"{tree.name} is no release on a Hub: there is nothing to fetch. A version that was pushed is fetched by"
             " `hf download`."
         )
-    for value, valid in ((args.split, names), (args.category, builder.dataset.categories)):
+    for value, valid in ((args.split, names), (args.category, dataset.categories)):
         if value is not None and value not in valid:
             raise OptionError(f"{value!r} is none of {', '.join(valid)}.")
     small = [p for p, e in tree.entries().items() if p.endswith(_TEXTS) and (e.size or 0) <= _SMALL]
     lost = _fetch_files(tree, small, "tables")
     for split in names if args.split is None else [args.split]:
         rows = builder.rows(split)
-        if builder.dataset.configs[args.config].asks:
+        if dataset.configs[builder.config.name].asks:
             lost += _fetch_files(tree, [rows.path], f"{split}: annotations")
             len(rows.index)  # which makes it
         scans = list(islice(_scans(rows, args.category), args.limit))
         if args.volumes:
-            paths = [parse_url(builder.release.image_url(scan)).path for scan in scans]
-            lost += _fetch_files(tree, paths, f"{split}: volumes")
+            urls = [builder.release.find_image(scan) or builder.release.image_url(scan) for scan in scans]
+            for other, paths in _by_tree(urls):
+                lost += _fetch_files(other, paths, f"{split}: volumes")
         if args.masks:
             urls = [url for scan in scans if (url := builder.release.mask_url(scan)) is not None]
             lost += _fetch_members(urls, f"{split}: masks")
@@ -89,6 +91,15 @@ def _scans(rows: SplitRows, category: str | None) -> Iterator[Any]:
         asked = (release.scan_of(rows.index.images[image], rows.split) for image in images)
         ids &= {scan.scan_id for scan in asked if scan is not None}
     return (scan for scan in release.scans(rows.split) if scan.scan_id in ids)
+
+
+def _by_tree(urls: Sequence[str]) -> Iterator[tuple[CachedTree, list[str]]]:
+    """Paths by the repository that they lie in, which need not be that of the tables."""
+    trees: dict[str, tuple[Any, list[str]]] = {}
+    for url in urls:
+        tree = url_to_fs(url)[0].tree
+        trees.setdefault(tree.identity, (tree, []))[1].append(parse_url(url).path)
+    yield from trees.values()
 
 
 def _fetch_files(tree: CachedTree, paths: Sequence[str], what: str) -> Lost:

@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--view", choices=list(RECIPES), default="o1", help="what is shown of a volume (default: o1)"
     )
     parser.add_argument("--setting", default="zero_shot", help="what it is told (default: zero_shot)")
-    parser.add_argument("--target", default="grades", help="what it is to say (default: grades)")
+    parser.add_argument("--target", help="what it is to say (default: grades, or the first of the dataset)")
     parser.add_argument("--limit", type=int, help="stop after this many rows")
     parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help="rows that do not fit")
     add_source_options(parser)
@@ -32,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from reasonknee_hf.dataset.loading import load_dataset
     from reasonknee_hf.train.export_files import export
+    from reasonknee_hf.train.lessons import lessons_of
 
     rows = load_dataset(
         args.config, split=args.split, streaming=True, on_error=args.on_error, **source_options(args)
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         limit=args.limit,
         view=args.view,
         setting=args.setting,
-        target=args.target,
+        target=args.target or lessons_of(dataset).targets[0],
         dataset=dataset,
     )
     print(f"{args.out}: {lines:,} rows")

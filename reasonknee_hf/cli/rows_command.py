@@ -15,7 +15,7 @@ from reasonknee_hf.errors import OptionError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", nargs="?", default="full", help="full, high_fidelity, bench or scans")
+    parser.add_argument("config", nargs="?", default="full", help="config, or dataset/config (default: full)")
     parser.add_argument("--split", default="test", help="train, validation or test (default: test)")
     parser.add_argument("--limit", type=int, help="stop after this many rows")
     parser.add_argument("--no-masks", action="store_true", help="leave the mask column out")

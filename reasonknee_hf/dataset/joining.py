@@ -82,8 +82,15 @@ class _Joined(NamedTuple):
     problems: tuple[Problem, ...]
 
 
-def scan_named(release: Release, image: object, split: str) -> tuple[Any, tuple[Problem, ...]]:
-    """The scan whose volume a record names; where the split lists none, what the name tells, and a problem."""
+def scan_named(
+    release: Release, records: Records, image: object, split: str
+) -> tuple[Any, tuple[Problem, ...]]:
+    """The scan whose volume a record names; where the split lists none, what the name tells, and a problem.
+
+    `None` for records that are about no volume.
+    """
+    if records.image is None:
+        return None, ()
     scan = release.scan_of(image, split)
     if scan is not None:
         return scan, ()
@@ -174,10 +181,9 @@ class Joiner:
 
     def _join(self, image: object) -> _Joined:
         """The scan whose volume a record names, and what else follows from that name alone."""
-        if self.records.image is None:
-            return _Joined(None, None, None, (), ())
-        scan, problems = scan_named(self.release, image, self.split)
-        return _Joined(scan, *self._volumes(scan), problems)
+        scan, problems = scan_named(self.release, self.records, image, self.split)
+        volumes = (None, None, ()) if scan is None else self._volumes(scan)
+        return _Joined(scan, *volumes, problems)
 
     def _goes_on(self, row_id: str, problems: Sequence[Problem]) -> bool:
         """Keeps what is wrong with a row; whether the row is given all the same."""

@@ -34,7 +34,7 @@ def draw_case(
     box: boxes.Box | None = None,
     title: str = "",
     question: str = "",
-    grades: str = "",
+    answer: str = "",
     text: str = "",
     out: str | Path | None = None,
 ) -> bytes:
@@ -46,7 +46,7 @@ def draw_case(
             outline.
         box: slice-first, as published; the middle of the volume is shown without one.
         title: one line above.
-        question, grades, text: paragraphs below, as far as they are not empty; long ones are wrapped, never
+        question, answer, text: paragraphs below, as far as they are not empty; long ones are wrapped, never
             cut.
         out: where to write the picture; its ending chooses the format.
 
@@ -60,7 +60,7 @@ def draw_case(
     """
     kind = None if out is None else picture_format(out)
     shown = scene(volume, mask, box)
-    figure = _figure(shown, title, [("Question", question), ("Grades", grades), ("Reasoning", text)])
+    figure = _figure(shown, title, [("Question", question), ("Answer", answer), ("Reasoning", text)])
     picture = _written(figure, "png", 110)
     if kind is not None:
         Path(out or "").write_bytes(picture if kind == "png" else _written(figure, kind, 110))

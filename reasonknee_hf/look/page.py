@@ -33,7 +33,7 @@ def case_page(
     box: boxes.Box | None = None,
     title: str = "",
     question: str = "",
-    grades: str = "",
+    answer: str = "",
     text: str = "",
     before: Sequence[Mapping[str, Any]] = (),
     after: Sequence[Mapping[str, Any]] = (),
@@ -43,8 +43,8 @@ def case_page(
     """Makes the page.
 
     Args:
-        volume, mask, box, title, question, grades, text: as in `reasonknee_hf.look.figures.draw_case`.
-        before, after: other rows of the same volume to step to, each with any of `box`, `title`, `question`, `grades`
+        volume, mask, box, title, question, answer, text: as in `reasonknee_hf.look.figures.draw_case`.
+        before, after: other rows of the same volume to step to, each with any of `box`, `title`, `question`, `answer`
             and `text`. The page says it of a box that does not fit.
         quality: of the JPEG, 1 to 95. A volume of 160x384x384 gives a page of 5 to 10 MB.
         embedded: for a frame of another page, which says what is to be seen: it shows no texts, says `{asked: "row"}`
@@ -60,7 +60,7 @@ def case_page(
         GridMismatchError, RecordError: mask or box do not fit the image.
     """
     shown = scene(volume, mask, box)
-    own = {"box": box, "title": title, "question": question, "grades": grades, "text": text}
+    own = {"box": box, "title": title, "question": question, "answer": answer, "text": text}
     facts = _facts(shown, quality) | {
         "cases": [_case(shown, **case) for case in (*before, own, *after)],
         "first": len(before),
@@ -76,13 +76,13 @@ def case_page(
 def row_facts(row: Mapping[str, Any]) -> dict[str, Any]:
     """What is shown of a decoded row beside its volume and mask: keywords of [`case_page`] and of `draw_case`."""
     name = row.get("id") or row.get("scan_id") or "row"
+    choices = [f"{one['letter']}: {one['text']}" for one in row.get("options") or []]
+    grades = [f"{one['lesion']}, {one['attribute']}: {one['grade']}" for one in row.get("grades") or []]
     return {
         "box": row.get("bbox"),
         "title": ", ".join(str(part) for part in (name, row.get("structure"), row.get("subregion")) if part),
-        "question": row.get("prompt") or row.get("question") or "",
-        "grades": "\n".join(
-            f"{e['lesion']}, {e['attribute']}: {e['grade']}" for e in row.get("grades") or []
-        ),
+        "question": "\n".join([row.get("prompt") or row.get("question") or "", *choices]),
+        "answer": "\n".join(grades) or row.get("answer") or "",
         "text": row.get("cot") or "",
     }
 
@@ -93,11 +93,11 @@ def _case(
     box: boxes.Box | None = None,
     title: str = "",
     question: str = "",
-    grades: str = "",
+    answer: str = "",
     text: str = "",
 ) -> dict[str, Any]:
     """What the page is told of one row."""
-    texts = [("Question", question), ("Grades", grades), ("Reasoning", text)]
+    texts = [("Question", question), ("Answer", answer), ("Reasoning", text)]
     try:
         around = shown.with_box(box)
     except RecordError as error:

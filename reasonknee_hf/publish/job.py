@@ -255,6 +255,12 @@ def make_job(given: VersionOptions, out: str | Path, token: str | bool | None) -
         listed = (config.chosen_by, tuple(sorted(config.chosen(release))))
         spec = replace(spec, further=(*(one for one in spec.further if one[0] != listed[0]), listed))
     origin, sha = describe_origin(release, given.source)
+    annotations = given.annotations or _kinds(dataset, wanted)[0]
+    about = {
+        release.dataset.records(release.annotation_path(split, annotations)).image
+        for split in release.annotated_splits(annotations)
+    }
+    has_masks = "mask" in dataset.features(next(iter(dataset.configs)), release, True)
     job = Job(
         release=spec if sha is None else replace(spec, source=origin, revision=sha),
         origin=origin,
@@ -264,9 +270,9 @@ def make_job(given: VersionOptions, out: str | Path, token: str | bool | None) -
         name=wanted if given.name is None else given.name,
         out=out,
         selection=selection,
-        volumes=given.volumes,
-        masks=given.masks,
-        annotations=given.annotations or _kinds(dataset, wanted)[0],
+        volumes="none" if about == {None} else given.volumes,
+        masks=given.masks and has_masks,
+        annotations=annotations,
         on_error=given.on_error,
         derived=derived,
         limits=limits,

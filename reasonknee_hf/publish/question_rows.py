@@ -48,14 +48,14 @@ def _question_rows(
     records, row_of = release.dataset.records(path), config.row or release.dataset.row
     bounds = share(release.tree.size(path), index, count)
     for _, record in read_records(release.tree, path, *bounds, records=records):
-        scan, unlisted = scan_named(release, records.image_of(record.value), split)
-        if chosen is not None and (unlisted or scan.scan_id not in chosen):
+        scan, unlisted = scan_named(release, records, records.image_of(record.value), split)
+        if chosen is not None and (scan is None or unlisted or scan.scan_id not in chosen):
+            continue
+        if job.selection.restricts_scans and (scan is None or not job.selection.keeps_scan(scan)):
             continue
         problems = [*unlisted]
-        if not job.selection.keeps_scan(scan):
-            continue
-        image = ScanFiles(job, scan).image if drawn else None
-        mask = release.mask_url(scan) if drawn and job.masks else None
+        image = ScanFiles(job, scan).image if drawn and scan is not None else None
+        mask = release.mask_url(scan) if drawn and job.masks and scan is not None else None
         row, found = row_of(record.value, scan, image, mask)
         problems += found
         if problems and job.on_error != "null":
@@ -128,7 +128,7 @@ def _chosen_values(
             values = [
                 value
                 for value in values
-                if chosen.keeps_scan(scan_named(job.opened(), records.image_of(value), split)[0])
+                if chosen.keeps_scan(scan_named(job.opened(), records, records.image_of(value), split)[0])
             ]
         if left is not None:
             values = values[:left]

@@ -62,6 +62,8 @@ TUMOR_CARD = CardWords(
         "requires_tools": "tools of the reference trajectory",
         "spacing": "mm along the axes of the file, as published",
         "shape": "voxels along the axes of the file, as published",
+        "conversations": "turns of an agent: who speaks (`from`), and what it says (`value`)",
+        "tools": "name, description and parameters (as JSON) of each tool that it had",
         "record": "the published record as JSON",
     },
 )

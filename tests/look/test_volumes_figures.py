@@ -115,7 +115,7 @@ def test_picture_has_box_outlines_and_text(picture, labels, tmp_path):
     words = {
         "title": "row 1",
         "question": "Where? $x_1$ & <b>",
-        "grades": "size: 2",
+        "answer": "size: 2",
         "text": "Because. " * 200,
     }
     data = draw_case(picture, mask=labels, box=BOX, out=out, **words)
