@@ -19,7 +19,7 @@ from reasonknee_hf.publish.row_selection import Selection, whole_number
 from reasonknee_hf.publish.schema import VolumeMode
 from reasonknee_hf.version import __version__
 
-FORMAT = 3
+FORMAT = 4
 """Raised when files of the same options would come out with other bytes."""
 
 
@@ -256,10 +256,8 @@ def make_job(given: VersionOptions, out: str | Path, token: str | bool | None) -
         spec = replace(spec, further=(*(one for one in spec.further if one[0] != listed[0]), listed))
     origin, sha = describe_origin(release, given.source)
     annotations = given.annotations or _kinds(dataset, wanted)[0]
-    about = {
-        release.dataset.records(release.annotation_path(split, annotations)).image
-        for split in release.annotated_splits(annotations)
-    }
+    asked = release.annotated_splits(annotations) if config is None or config.asks else ()
+    about = {release.dataset.records(release.annotation_path(split, annotations)).image for split in asked}
     has_masks = "mask" in dataset.features(next(iter(dataset.configs)), release, True)
     job = Job(
         release=spec if sha is None else replace(spec, source=origin, revision=sha),

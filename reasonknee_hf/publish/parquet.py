@@ -32,7 +32,9 @@ _TEXT_GROUP = 8_000_000  # bytes of a row group of text, which readers turn into
 _HEAVY = 4_000_000  # bytes of files from which on rows are handled one by one
 _DICTIONARY_BYTES = 16 << 20  # of one column of one row group; beyond it Parquet falls back to plain text
 _ENOUGH_TO_TELL = 100  # rows that show whether the text of a column repeats
-_CHUNKS = {"min_chunk_size": 256 * 1024, "max_chunk_size": 1024 * 1024, "norm_level": 0}
+_LONG_TEXT = 64  # bytes on average
+# Row groups begin where scans say so. A smaller most would cut pages by what stands in the row groups before, too.
+_CHUNKS = {"min_chunk_size": 256 * 1024, "max_chunk_size": 64 << 20, "norm_level": 0}
 _CHUNKED = int(pa.__version__.partition(".")[0]) >= 21
 """Whether pages end where content says so, as `datasets` writes them: what did not change is not sent again."""
 _CHECK_ROWS = 3  # rows of a part that are read back
@@ -162,7 +164,7 @@ def _writer_options(features: Features, schema: pa.Schema, first: pa.Table | Non
     Volumes and pictures are compressed already and stay as they are.
     """
     files = file_columns(features)
-    unique = set() if first is None else _unique_columns(first)
+    unique, long = (set(), set()) if first is None else (_unique_columns(first), _long_columns(first))
     leaves = _leaves(schema)
     packed = {leaf: "none" if leaf.split(".")[0] in files else "zstd" for leaf in leaves}
     return {
@@ -173,7 +175,7 @@ def _writer_options(features: Features, schema: pa.Schema, first: pa.Table | Non
         "write_page_index": True,
         **({"use_content_defined_chunking": _CHUNKS} if _CHUNKED else {}),
         "write_batch_size": 1 if has_volumes(features) else 1024,  # values that are copied at once
-        "write_statistics": [leaf for leaf in leaves if not leaf.endswith(".bytes")],
+        "write_statistics": [leaf for leaf in leaves if not leaf.endswith(".bytes") and leaf not in long],
     }
 
 
@@ -183,6 +185,13 @@ def _unique_columns(rows: pa.Table) -> set[str]:
         return set()
     text = [field.name for field in rows.schema if field.type == pa.string()]
     return {name for name in text if pc.count_distinct(rows[name]).as_py() > rows.num_rows / 2}
+
+
+def _long_columns(rows: pa.Table) -> set[str]:
+    """Columns of long text: least and greatest value of each page would be a tenth of the file, and find nothing."""
+    text = [field.name for field in rows.schema if field.type == pa.string()]
+    means = {name: pc.mean(pc.binary_length(rows[name])).as_py() or 0 for name in text}
+    return {name for name, mean in means.items() if mean > _LONG_TEXT}
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
