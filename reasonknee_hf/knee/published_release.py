@@ -107,14 +107,17 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
     Raises:
         ReleaseError: Its card names nothing that a manifest tells.
     """
-    texts = {
-        path: tree.read(path) for path in tree.entries() if MANIFEST.fullmatch(path) or path == "README.md"
-    }
-    card = texts.pop("README.md", b"").decode("utf-8", "replace")
+    paths = [path for path in tree.entries() if MANIFEST.fullmatch(path)]
+    texts = {path: tree.read(path) for path in paths}
     told = [json.loads(text) for text in texts.values()]
     told = [one for one in told if one.get("dataset") in (None, dataset.name)]  # older ones name none
-    current = [one for one in told if any(pattern in card for pattern in one["patterns"])]
-    if not current:
+    # Of several the card says which are in use. One version whose files are there needs no card.
+    alone = len({one["kind"] for one in told}) == len(told) == len(paths)
+    card = ""
+    if not alone or any(path not in tree.entries() for one in told for path in one["files"]):
+        card = tree.read("README.md").decode("utf-8", "replace") if "README.md" in tree.entries() else ""
+        told = [one for one in told if any(pattern in card for pattern in one["patterns"])]
+    if not told:
         raise ReleaseError(
             f"{tree.name}: the card names no table that a manifest tells. Push or convert it again."
         )
@@ -124,7 +127,7 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
     if kept is None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as temporary:
-            _write(tree, current, Path(temporary))
+            _write(tree, told, Path(temporary))
             with contextlib.suppress(OSError):  # another process was faster
                 shutil.rmtree(folder, ignore_errors=True)
                 os.rename(temporary, folder)

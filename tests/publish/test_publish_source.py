@@ -224,11 +224,11 @@ def test_a_version_of_a_version_names_where_it_comes_from(origin, sample_dir, fu
     assert (done.job.origin, done.job.sha) == ("a local copy of a derived version", None)
 
 
-@pytest.mark.parametrize(("volumes", "requests"), [("none", 3), ("embed", 4)])
+@pytest.mark.parametrize(("volumes", "requests"), [("none", 2), ("embed", 3)])
 def test_the_first_row_of_a_pushed_version_costs_few_requests(
     origin, sample_dir, tmp_path, monkeypatch, volumes, requests
 ):
-    """Its card, a manifest for each config, and the table of its rows; no table of volumes is opened."""
+    """A manifest for each config, and the table of its rows; no table of volumes is opened."""
     monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
     push_bench(origin, sample_dir, volumes=volumes)
     origin.clear()
