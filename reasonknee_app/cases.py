@@ -9,6 +9,7 @@ from typing import Any
 
 import datasets
 
+from reasonknee_hf.config_names import OwnConfig
 from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.dataset.loading import load_dataset
 from reasonknee_hf.errors import OptionError
@@ -68,7 +69,7 @@ class Cases:
         return Case(({"id": scan_id, "scan_id": scan_id},), None)
 
     def _rows(self, config: str, split: str, scan_id: str) -> list[dict[str, Any]]:
-        name = f"{self.dataset.name}/{config}"
+        name = OwnConfig(f"{self.dataset.name}/{config}")
         config_splits = self.dataset.configs[config].splits
         if config_splits is not None and split not in config_splits:
             return []

@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the ground up; a room imports from itself and from those before it. Rooms of one dataset stand above the general
 # ones, which are handed its description.
 FLOORS = (
-    ("errors", "version"),
+    ("errors", "version", "config_names"),
     ("environment",),
     ("hub/disk", "hub/tree"),
     ("hub/wire",),

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, get_args
 
 from reasonknee_hf.cli.source_options import add_source_options, source_options
+from reasonknee_hf.config_names import OwnConfig
 from reasonknee_hf.dataset.joining import OnError
 from reasonknee_hf.errors import OptionError
 
@@ -41,7 +42,7 @@ def json_rows(
 
     from reasonknee_hf.dataset.loading import load_dataset
 
-    stream = load_dataset(config, split=split, streaming=True, **options)
+    stream = load_dataset(OwnConfig(config), split=split, streaming=True, **options)
     labels = {k: f for k, f in stream.features.items() if isinstance(f, datasets.ClassLabel)}
     for row in islice(stream, limit):
         for column, value in row.items():

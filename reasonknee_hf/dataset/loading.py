@@ -6,6 +6,7 @@ from typing import Any
 
 import datasets
 
+from reasonknee_hf.config_names import ConfigName, OwnConfig
 from reasonknee_hf.dataset.contract import described, imported
 from reasonknee_hf.dataset.joining import EqualSteps, OnError
 from reasonknee_hf.dataset.register import code_hash
@@ -13,7 +14,7 @@ from reasonknee_hf.errors import OptionError
 
 
 def load_dataset(
-    name: str | None = None,
+    name: ConfigName | OwnConfig | None = None,
     *,
     split: str | datasets.Split | None = None,
     streaming: bool = False,

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from datasets.utils import tqdm
 
+from reasonknee_hf.config_names import ConfigName, OwnConfig
 from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.dataset.joining import OnError
 from reasonknee_hf.dataset.loading import load_dataset
@@ -57,7 +58,7 @@ def run(
     *,
     out: str | os.PathLike[str],
     backend: BackendName = "transformers",
-    config: str = "bench",
+    config: ConfigName | OwnConfig = "bench",
     split: str = "test",
     setting: str = "zero_shot",
     target: str | None = None,
