@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -39,7 +39,43 @@ class FileScan:
         return self.scan_id
 
 
-class FilesRelease:
+class OpenedRelease:
+    """What any release is: a dataset, and a filesystem over its files, of which some tell its state."""
+
+    dataset: Description
+    fs: ReasonKneeFileSystem
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.tree.name!r})"
+
+    @property
+    def tree(self) -> Tree:
+        """The files."""
+        return self.fs.tree
+
+    @property
+    def sha(self) -> str | None:
+        """Commit of a Hub release; `None` for a folder."""
+        return self.tree.sha
+
+    @cached_property
+    def identity(self) -> str:
+        """What caches are keyed by: the commit, or for a folder size and age of its tables and files of records."""
+        if self.sha is not None:
+            return self.tree.identity
+        digest = sha256()
+        for path in self._telling():
+            place = self.tree.url(path)
+            told = os.stat(place).st_mtime_ns if os.path.isfile(place) else 0
+            digest.update(f"{path} {self.tree.size(path)} {told}\n".encode())
+        return f"{self.tree.identity}#{digest.hexdigest()[:16]}"
+
+    def _telling(self) -> Iterable[str]:
+        """Paths of the tables and files of records."""
+        raise NotImplementedError
+
+
+class FilesRelease(OpenedRelease):
     """Files of records, some for each split. Which volumes a split has is what its records say, by the row index.
 
     Args:
@@ -77,35 +113,13 @@ class FilesRelease:
                 f" {', '.join(wanted)}. Point source= at the root of one."
             )
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.tree.name!r})"
-
     def __getstate__(self) -> dict[str, Any]:
         # What is derived from the files is quickly made again.
         kept = ("dataset", "fs", "volumes", "images", "files", "identity")
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
-    @property
-    def tree(self) -> Tree:
-        """The files of records."""
-        return self.fs.tree
-
-    @property
-    def sha(self) -> str | None:
-        """Commit of a Hub release; `None` for a folder."""
-        return self.tree.sha
-
-    @cached_property
-    def identity(self) -> str:
-        """What caches are keyed by: the commit, or for a folder also size and age of its files of records."""
-        if self.sha is not None:
-            return self.tree.identity
-        digest = sha256()
-        for path in dict.fromkeys(path for some in self.files.values() for path in some.values()):
-            place = self.tree.url(path)
-            told = os.stat(place).st_mtime_ns if os.path.isfile(place) else 0
-            digest.update(f"{path} {self.tree.size(path)} {told}\n".encode())
-        return f"{self.tree.identity}#{digest.hexdigest()[:16]}"
+    def _telling(self) -> Iterable[str]:
+        return dict.fromkeys(path for some in self.files.values() for path in some.values())
 
     # --- records -------------------------------------------------------------------------------------------------
 

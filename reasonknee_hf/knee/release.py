@@ -5,19 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import logging
-import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.dataset.contract import Description, resembled
+from reasonknee_hf.dataset.files_release import OpenedRelease
 from reasonknee_hf.dataset.paths import PathResolver
 from reasonknee_hf.errors import FileMissingError, ReleaseError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
-from reasonknee_hf.hub.tree import Tree
 from reasonknee_hf.knee import layout
 from reasonknee_hf.knee.images import ImageFolder
 from reasonknee_hf.knee.scans import Scan, read_split_csv
@@ -25,7 +23,7 @@ from reasonknee_hf.knee.scans import Scan, read_split_csv
 logger = logging.getLogger(__name__)
 
 
-class Release:
+class Release(OpenedRelease):
     """The upstream file tree at one commit, wherever it lies.
 
     Opening one costs a listing; tables are read when they are asked for, volumes and masks never.
@@ -75,9 +73,6 @@ class Release:
         if self.image_folder is not None:
             self.image_folder.check(self.all_scans())
 
-    def __repr__(self) -> str:
-        return f"Release({self.tree.name!r})"
-
     def __getstate__(self) -> dict[str, Any]:
         # What is derived from the tables is larger than they are and quickly made again.
         kept = ("dataset", "fs", "images", "_high_fidelity", "_scans", "identity", "high_fidelity_ids")
@@ -86,26 +81,8 @@ class Release:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _scan_by_path={}, _listed_images={})
 
-    @property
-    def tree(self) -> Tree:
-        """The files behind this release."""
-        return self.fs.tree
-
-    @property
-    def sha(self) -> str | None:
-        """Commit of a Hub release; `None` for a folder."""
-        return self.tree.sha
-
-    @cached_property
-    def identity(self) -> str:
-        """What caches are keyed by: the commit, or for a folder also the state of its tables and annotations."""
-        if self.sha is not None:
-            return self.tree.identity
-        digest = sha256()
-        for path, entry in self.tree.entries().items():
-            if path.startswith(("data/split_files/", "data/generate_data/")):
-                digest.update(f"{path} {entry.size} {_modified(self.tree.url(path))}\n".encode())
-        return f"{self.tree.identity}#{digest.hexdigest()[:16]}"
+    def _telling(self) -> Iterable[str]:
+        return (p for p in self.tree.entries() if p.startswith(("data/split_files/", "data/generate_data/")))
 
     # --- scans ---------------------------------------------------------------------------------------------------
 
@@ -341,14 +318,6 @@ class Release:
         if not isinstance(value, dict):
             raise ReleaseError(f"{path} of {self.tree.name} holds a {type(value).__name__}, not an object.")
         return value
-
-
-def _modified(url: str) -> int:
-    """When a local file was last written, in nanoseconds; 0 for what is not a local file."""
-    try:
-        return os.stat(url).st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _ids_from_csv(path: str | Path) -> list[str]:
