@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from reasonknee_hf.hub.disk import alone, our_folder, write_file
+from reasonknee_hf.hub.disk import alone, must_be_kept, our_folder, write_file
 from reasonknee_hf.version import __version__
 
 
@@ -26,7 +26,10 @@ def kept_sample(name: str, write: Callable[[Path], object]) -> Path:
     cache = our_folder("sample") / name
     final = cache / "written"
     if not _is_complete(final):
-        with alone(our_folder("archives", "locks") / f"sample-{name}"):
+        with (
+            must_be_kept(cache, "the sample"),
+            alone(our_folder("archives", "locks") / f"sample-{name}"),
+        ):
             if not _is_complete(final):
                 _write_anew(cache, final, write)
     return final / "release"

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import fsspec.asyn
 
 from reasonknee_hf import environment
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import OptionError, ReasonKneeError
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,23 @@ def our_folders() -> dict[str, Path]:
         "sample": our_folder("sample"),
         "published": our_folder("published"),
     }
+
+
+@contextlib.contextmanager
+def must_be_kept(folder: Path, what: str) -> Iterator[None]:
+    """For what cannot be used before it lies in one of our folders.
+
+    Raises:
+        OptionError: The folder cannot be written to.
+    """
+    try:
+        yield
+    except ReasonKneeError:
+        raise
+    except OSError as error:
+        raise OptionError(
+            f"{what} cannot be kept in {folder}: {error}. Set HF_HOME to a folder that can be written to."
+        ) from error
 
 
 def entries(folder: Path) -> Iterator[Entry]:

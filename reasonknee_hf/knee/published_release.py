@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from reasonknee_hf.dataset.contract import MANIFEST, Description
 from reasonknee_hf.errors import ReleaseError
-from reasonknee_hf.hub.disk import our_folder
+from reasonknee_hf.hub.disk import must_be_kept, our_folder
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.fs.stretch import stretch_url
 from reasonknee_hf.hub.tree import Tree
@@ -125,13 +125,14 @@ def open_published(dataset: Description, tree: Tree, **options: Any) -> Publishe
     folder = our_folder("published", key)
     kept = _kept(folder)
     if kept is None:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as temporary:
-            _write(tree, told, Path(temporary))
-            with contextlib.suppress(OSError):  # another process was faster
-                shutil.rmtree(folder, ignore_errors=True)
-                os.rename(temporary, folder)
-                os.mkdir(temporary)
+        with must_be_kept(folder, f"the tables of {tree.name}"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as temporary:
+                _write(tree, told, Path(temporary))
+                with contextlib.suppress(OSError):  # another process was faster
+                    shutil.rmtree(folder, ignore_errors=True)
+                    os.rename(temporary, folder)
+                    os.mkdir(temporary)
         kept = _kept(folder)
         if kept is None:
             raise ReleaseError(f"the tables of {tree.name} could not be kept in {folder}. Try again.")

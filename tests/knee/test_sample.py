@@ -21,6 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from realrelease import SCANS as REAL_SCANS
 
+import reasonknee_hf as rk
 from reasonknee_hf import cli
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.moaks import QUESTIONS, question_for_key, question_for_prompt
@@ -568,3 +569,18 @@ def test_the_large_annotation_file_is_json_of_the_announced_size(tmp_path: Path,
 def test_an_empty_large_annotation_file_is_an_empty_list(tmp_path: Path) -> None:
     write_big_json(tmp_path / "none.json", records=0)
     assert json.loads((tmp_path / "none.json").read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("source", ["sample", "a version"])
+def test_a_home_that_cannot_be_written_is_one_error_that_says_what_to_set(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    if source != "sample":
+        source = str(tmp_path / "version")
+        rk.convert(source, "bench", source="sample", volumes="none")
+    (tmp_path / "home").write_text("a file")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_ASSETS_CACHE", str(tmp_path / "home"))
+    with pytest.raises(OptionError, match=r"cannot be kept in .*home.* Set HF_HOME"):
+        rk.load_dataset("bench", split="test", streaming=True, source=source)
