@@ -58,6 +58,6 @@ def _inventory(release: Path) -> str:
 def _is_complete(written: Path) -> bool:
     try:
         expected = (written / "inventory.txt").read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return expected == _inventory(written / "release")
