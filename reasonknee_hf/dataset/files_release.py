@@ -12,6 +12,7 @@ from typing import Any
 from reasonknee_hf.dataset.contract import Description
 from reasonknee_hf.dataset.index import row_index
 from reasonknee_hf.dataset.paths import PathResolver
+from reasonknee_hf.dataset.published import is_published, open_records
 from reasonknee_hf.errors import ReleaseError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.hub.tree import Tree
@@ -78,6 +79,8 @@ class OpenedRelease:
 class FilesRelease(OpenedRelease):
     """Files of records, some for each split. Which volumes a split has is what its records say, by the row index.
 
+    A version that was written of the dataset is one too, where its rows hold the record as JSON in a column `record`.
+
     Args:
         dataset: What it is a release of.
         fs: Filesystem over the files.
@@ -89,6 +92,7 @@ class FilesRelease(OpenedRelease):
     """
 
     labels: Mapping[str, int] = {}
+    _urls: Mapping[str, Sequence[str | None]] = {}
     mask_parts: Sequence[str] = ()
 
     def __init__(
@@ -98,8 +102,12 @@ class FilesRelease(OpenedRelease):
         files: Mapping[str, Mapping[str, str]],
         images: ReasonKneeFileSystem | None = None,
     ) -> None:
-        self.dataset, self.fs = dataset, fs
         self.volumes = images or fs
+        if is_published(fs.tree, [path for some in files.values() for path in some.values()]):
+            version, files = open_records(dataset, fs.tree, files)
+            fs, self._urls = version.fs, version.urls()
+            self.identity, self.published_in = version.identity, version.tree
+        self.dataset, self.fs = dataset, fs
         self.images = None if images is None else images.source
         there, wanted = fs.tree.entries(), [path for some in files.values() for path in some.values()]
         self.files = {
@@ -115,7 +123,7 @@ class FilesRelease(OpenedRelease):
 
     def __getstate__(self) -> dict[str, Any]:
         # What is derived from the files is quickly made again.
-        kept = ("dataset", "fs", "volumes", "images", "files", "identity")
+        kept = ("dataset", "fs", "volumes", "images", "files", "identity", "_urls", "published_in")
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def _telling(self) -> Iterable[str]:
@@ -187,7 +195,11 @@ class FilesRelease(OpenedRelease):
     def find_image(self, scan: Any) -> str | None:
         """URL of the volume; `None` if there is no such file."""
         path = self._resolver.find(scan.file)
-        return None if path is None else self.volumes.tree.url(path)
+        return self.published_url(scan) if path is None else self.volumes.tree.url(path)
+
+    def published_url(self, scan: Any) -> str | None:
+        """Where the volume lies in a published version; `None` in a release."""
+        return self._urls.get(scan.scan_id, (None,))[0]
 
     def image_url(self, scan: Any) -> str:
         """URL of the volume; where it would lie if it is nowhere, so that opening it says what is missing."""

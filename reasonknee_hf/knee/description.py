@@ -10,14 +10,15 @@ from datasets import ClassLabel, Sequence, Value
 
 from reasonknee_hf import environment
 from reasonknee_hf.dataset.contract import Config, Description
+from reasonknee_hf.dataset.published import is_published
 from reasonknee_hf.dataset.row_features import RowFeatures
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.hub.disk import CacheLike
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
 from reasonknee_hf.knee.grade_weights import row_weights
-from reasonknee_hf.knee.layout import BOX_AXES, DEFAULT_REVISION, DEFAULT_SOURCE
+from reasonknee_hf.knee.layout import BOX_AXES, DEFAULT_REVISION, DEFAULT_SOURCE, SPLITS, split_table
 from reasonknee_hf.knee.moaks import CATEGORIES, QUESTIONS, question_number
-from reasonknee_hf.knee.published_release import is_published, open_published
+from reasonknee_hf.knee.published_release import open_published
 from reasonknee_hf.knee.records import scan_columns, to_row
 from reasonknee_hf.knee.release import Release
 from reasonknee_hf.knee.scans import SIDES, Scan, unlisted_scan
@@ -75,7 +76,7 @@ def open_release(
         cache_size=cache_size,
         skip_instance_cache=True,
     )
-    if is_published(fs.tree):
+    if is_published(fs.tree, [split_table(split) for split in SPLITS]):
         return open_published(KNEE, fs.tree, images=images, high_fidelity=high_fidelity)
     return Release(KNEE, fs, images=images, high_fidelity=high_fidelity)
 

@@ -113,9 +113,9 @@ class TumorRelease(FilesRelease):
         Raises:
             ForbiddenError: That repository wants a token, or access that its page gives.
         """
-        own = self.own_volumes.get(scan.scan_id)
+        own = self._own_url(scan)
         if self.images is None and (own is not None or scan.split == "test"):
-            return None if own is None else self.tree.url(own)
+            return own
         try:
             path = self._volumes_by_id.get(scan.scan_id)
             found = None if path is None else self.volumes.tree.url(path)
@@ -125,7 +125,11 @@ class TumorRelease(FilesRelease):
                 f" https://huggingface.co/datasets/{files.VOLUMES} and pass token=, or name a folder with images="
                 f" ({error})"
             ) from error
-        return found or (None if own is None else self.tree.url(own))
+        return found or own
+
+    def _own_url(self, scan: TumorScan) -> str | None:
+        own = self.own_volumes.get(scan.scan_id)
+        return self.published_url(scan) if own is None else self.tree.url(own)
 
     @cached_property
     def _volumes_by_id(self) -> dict[str, str]:
@@ -142,10 +146,10 @@ class TumorRelease(FilesRelease):
         """URL of the volume, or where it would lie."""
         if self.images is not None:
             return self.find_image(scan) or self.volumes.unstrip_protocol(scan.file)
-        own = self.own_volumes.get(scan.scan_id)
+        own = self._own_url(scan)
         if own is None and scan.split == "test":
             return self.fs.unstrip_protocol(f"benchmark/ct/{scan.scan_id}/ct.nii.gz")
-        return self.volumes.unasked_url(scan.file) if own is None else self.tree.url(own)
+        return own or self.volumes.unasked_url(scan.file)
 
     def copy_path(self, scan: TumorScan, column: str) -> str:
         """Where a copy of the volume lies in a folder of copies."""
@@ -166,6 +170,5 @@ class TumorRelease(FilesRelease):
         path = files.TOOL_CACHE.format(name)
         if path not in self.tree.entries():
             raise FileMissingError(f"{self.tree.name} holds no {path}.")
-        told = json.loads(self.tree.read(path))
-        cache: dict[str, Any] = told.get("cache", told)
-        return cache
+        told: dict[str, dict[str, Any]] = json.loads(self.tree.read(path))
+        return told.get("cache", told)

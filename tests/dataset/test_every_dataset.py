@@ -140,3 +140,36 @@ def test_a_release_under_another_name_is_one_error_that_says_which_it_is():
 def test_an_unknown_config_names_those_of_its_dataset(name):
     with pytest.raises(OptionError, match=CASES[name][0]):
         rk.load_dataset(f"{name}/nothing", streaming=True, source="sample")
+
+
+def test_a_version_is_a_source_of_the_same_rows(name, tmp_path):
+    """With volumes by key, the order of a seed, and states that go on; links to files of the release are null."""
+    config = CASES[name][0]
+    place = str(tmp_path / "version")
+    rk.convert(place, f"{name}/{config}", source="sample", on_error="null")
+    links = {*described(name).links, "image", "mask"}
+    for one, other in zip(stream(name), stream(name, source=place), strict=True):
+        assert {k: v for k, v in one.items() if k not in links} == {k: other[k] for k in one.keys() - links}
+        assert (one["image"] is None) == (other["image"] is None)
+        assert one["image"] is None or (one["image"].array() == other["image"].array()).all()
+    for options in ({}, {"shuffle": 3}):
+        whole = ids(stream(name, source=place, **options))
+        assert Counter(whole) == Counter(ids(stream(name)))
+        ds = stream(name, source=place, **options)
+        seen = ids(islice(ds, 40))
+        again = pickle.loads(pickle.dumps(stream(name, source=place, **options)))
+        again.load_state_dict(ds.state_dict())
+        assert seen + ids(again) == whole
+    rk.convert(tmp_path / "again", f"{name}/{config}", source=place, on_error="null", volumes="none")
+    assert ids(stream(name, source=str(tmp_path / "again"))) == ids(stream(name))
+
+
+def test_versions_in_one_place_are_put_together_each_row_once(name, tmp_path):
+    config, split = CASES[name]
+    patients = sorted({scan.patient_id for scan in described(name).open(source="sample").scans(split)})
+    place = str(tmp_path / "version")
+    for part, chosen in (("a", patients[:2]), ("b", patients[1:])):
+        options = {"name": part, "patients": chosen, "on_error": "null", "volumes": "none", "splits": split}
+        rk.convert(place, f"{name}/{config}", source="sample", **options)
+    found = [row["id"] for row in stream(name, source=place)]
+    assert Counter(found) == Counter(row["id"] for row in stream(name, patients=patients))
