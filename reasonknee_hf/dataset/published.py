@@ -83,7 +83,8 @@ def open_version(
             plain JSON values to keep, among them `places`.
 
     Raises:
-        ReleaseError: It is a version of another dataset, or its card names nothing that a manifest tells.
+        ReleaseError: It is a version of another dataset, its card names nothing that a manifest tells, or a table is
+            not the file that its manifest tells.
         OptionError: The cache of assets cannot be written to.
     """
     paths = [path for path in tree.entries() if MANIFEST.fullmatch(path)]
@@ -101,6 +102,10 @@ def open_version(
             f"{tree.name}: the card names no table of {dataset.title} that a manifest tells. Push or convert it again,"
             " or load it by the name of the dataset that it is a version of."
         )
+    for one in told:
+        for _, path, part in tables_of(one):
+            if path in tree.entries() and tree.size(path) != part["bytes"]:
+                raise _other_file(tree, path)
     key = sha256(repr((_FORMAT, tree.identity, sorted(texts.items()), card)).encode()).hexdigest()[:24]
     folder = our_folder("published", key)
     kept = _kept(folder)
@@ -120,6 +125,13 @@ def open_version(
     assert isinstance(fs.tree, FsspecTree)
     fs.tree.name = tree.name  # what messages speak of is what was asked for, not where its tables are kept
     return Version(tree, fs, f"{tree.identity}#{key}", kept["places"], kept)
+
+
+def _other_file(tree: Tree, path: str) -> ReleaseError:
+    return ReleaseError(
+        f"{path} of {tree.name} is not the file that its manifest tells: it was cut, or written by something else. Push"
+        " or convert it again, or load it by plain `datasets`."
+    )
 
 
 def _kept(folder: Path) -> dict[str, Any] | None:
@@ -185,13 +197,21 @@ def volume_rows(tree: Tree, path: str, columns: Sequence[str] = ()) -> Iterator[
         yield from file.read(columns=["scan_id", *columns, *beside]).to_pylist()
 
 
-def question_rows(tree: Tree, paths: Sequence[str], columns: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Those of some columns that tables of questions have, row by row."""
-    for path in paths:
-        with pq.ParquetFile(pa.BufferReader(tree.read(path))) as file:
-            held = [name for name in file.schema_arrow.names if name in columns]
-            for batch in file.iter_batches(columns=held, batch_size=4096):
-                yield from batch.to_pylist()
+def question_rows(
+    tree: Tree, path: str, part: Mapping[str, Any], columns: Collection[str]
+) -> Iterator[dict[str, Any]]:
+    """Those of some columns that a table of questions has, row by row.
+
+    Raises:
+        ReleaseError: It is not the file that the manifest tells.
+    """
+    data = tree.read(path)
+    if sha256(data).hexdigest() != part["sha256"]:
+        raise _other_file(tree, path)
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        held = [name for name in file.schema_arrow.names if name in columns]
+        for batch in file.iter_batches(columns=held, batch_size=4096):
+            yield from batch.to_pylist()
 
 
 # --- datasets whose rows hold the record -------------------------------------------------------------------------
@@ -229,11 +249,11 @@ def open_records(
         for one in (one for one in told if one["kind"] == "questions"):
             kind = dataset.configs[config_of(one)].kind or dataset.annotations[0]
             mine: set[bytes] = set()
-            for split, path, _ in tables_of(one):
+            for split, path, part in tables_of(one):
                 target = out / named[kind][split]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("a", encoding="utf-8") as file:
-                    for row in question_rows(tree, [path], ("record",)):
+                    for row in question_rows(tree, path, part, ("record",)):
                         if row.get("record") is None:
                             raise ReleaseError(
                                 f"{path} of {tree.name} has no column `record` to make records of: plain `datasets`"

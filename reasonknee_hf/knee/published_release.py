@@ -158,9 +158,8 @@ def _rows(
     scan_of = functools.cache(lambda image: scan_from_image_path(image, split))
     for one in versions:
         mine = set()
-        for image, prompt, record in _records(
-            tree, [path for name, path, _ in tables_of(one) if name == split]
-        ):
+        tables = [(path, part) for name, path, part in tables_of(one) if name == split]
+        for image, prompt, record in _records(tree, tables):
             scan = scan_of(image)
             if scan is not None and config_of(one) == "high_fidelity":
                 experts.add(scan.scan_id)
@@ -201,11 +200,12 @@ def _image_path(row: Mapping[str, Any]) -> str:
     return f"/data/images/{row['patient_id']}/{row['visit']}/{row['study']}_{row['series']}_{digit}.nii.gz"
 
 
-def _records(tree: Tree, paths: Sequence[str]) -> Iterator[tuple[str, Any, str]]:
+def _records(tree: Tree, tables: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, Any, str]]:
     """The path of the volume, the prompt and the record, as JSON, of each row of some tables."""
-    for row in question_rows(tree, paths, {*_MEMBERS, *_SCAN}):
-        image = row["image"] if "image" in row else _image_path(row)
-        yield str(image), row.get("prompt"), _record(row | {"image": image})
+    for path, part in tables:
+        for row in question_rows(tree, path, part, {*_MEMBERS, *_SCAN}):
+            image = row["image"] if "image" in row else _image_path(row)
+            yield str(image), row.get("prompt"), _record(row | {"image": image})
 
 
 def _record(row: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 
 import pytest
 from huggingface_hub import constants
@@ -11,7 +12,7 @@ from publishing import REPO, push_bench, rows_of
 from support import files_below
 
 from reasonknee_hf.dataset.loading import load_dataset
-from reasonknee_hf.errors import OptionError
+from reasonknee_hf.errors import OptionError, ReleaseError
 from reasonknee_hf.hub.disk import our_folder
 from reasonknee_hf.hub.fs.stretch import stretch_url
 from reasonknee_hf.knee.description import open_release
@@ -237,6 +238,22 @@ def test_the_first_row_of_a_pushed_version_costs_few_requests(
     listing, *behind = [request.path for request in origin.log]
     assert "/revision/" in listing
     assert len(behind) == requests, behind
+
+
+@pytest.mark.parametrize("config", ["reasonknee/bench", "deeptumorvqa/benchmark"])
+@pytest.mark.parametrize("spoil", ["cut", "other"])
+@pytest.mark.parametrize("kind", ["", "_volumes"])
+def test_a_table_that_its_manifest_does_not_tell_is_one_error(config, spoil, kind, tmp_path):
+    convert(tmp_path / "out", config, source="sample", on_error="skip")
+    load_dataset(config, split="test", streaming=True, source=str(tmp_path / "out"))
+    name = config.partition("/")[2] + kind
+    table = next((tmp_path / "out" / name).glob("*.parquet"))
+    data = table.read_bytes()
+    table.write_bytes(data[:-100] if spoil == "cut" or kind else data[:500] + b"?" + data[501:])
+    if spoil == "other" and not kind:  # as long as it was: what was kept of it before is still true
+        shutil.rmtree(our_folder("published"))
+    with pytest.raises(ReleaseError, match="is not the file that its manifest tells"):
+        load_dataset(config, split="test", streaming=True, source=str(tmp_path / "out"))
 
 
 def test_workers_open_the_commit_that_a_url_of_a_branch_led_to(origin, sample_dir, tmp_path):
