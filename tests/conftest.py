@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,6 +17,14 @@ hypothesis.settings.load_profile("patient")
 
 # The Hub clients freeze their settings when they are imported, so these must stand before any such import.
 _HOME = tempfile.mkdtemp(prefix="reasonknee-test-home-")
+
+
+def _remove_home(process: int = os.getpid()) -> None:
+    if os.getpid() == process:  # not in what was forked
+        shutil.rmtree(_HOME, ignore_errors=True)
+
+
+atexit.register(_remove_home)
 for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "REASONKNEE_SOURCE", "REASONKNEE_MIRRORS"):
     os.environ.pop(name, None)
 os.environ.update(
