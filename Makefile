@@ -48,8 +48,8 @@ test-harness: .venv-harness/installed
 	.venv-harness/bin/python -m pytest tests/bench/test_bench_harness.py tests/bench/test_bench_inspect.py $(PYTEST_FLAGS)
 
 # Conversions to object stores, in servers that speak S3 and GCS.
-test-stores: .venv-stores/installed
-	.venv-stores/bin/python -m pytest tests/publish/test_publish_places.py $(PYTEST_FLAGS)
+test-stores: .venv-harness/installed
+	.venv-harness/bin/python -m pytest tests/publish/test_publish_places.py $(PYTEST_FLAGS)
 
 # The command out of the built wheel, in empty environments.
 test-dist: .venv/installed-test
@@ -109,12 +109,7 @@ format: .venv/installed-test
 
 .venv-harness/installed: setup.cfg tests/constraints.txt
 	$(PYTHON) -m venv .venv-harness
-	.venv-harness/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,harness,test-harness]'
-	touch $@
-
-.venv-stores/installed: setup.cfg tests/constraints.txt
-	$(PYTHON) -m venv .venv-stores
-	.venv-stores/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,test-stores]'
+	.venv-harness/bin/python -m pip install $(PIP_FLAGS) -e '.[fast,viz,harness,test-harness,test-stores]'
 	touch $@
 
 .venv-%/installed: setup.cfg

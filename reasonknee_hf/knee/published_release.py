@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee_hf.dataset.contract import Description
+from reasonknee_hf.dataset.json_text import as_json
 from reasonknee_hf.dataset.published import (
     Manifest,
     Place,
@@ -36,8 +37,6 @@ logger = logging.getLogger(__name__)
 _RICHEST = ("full", "records", "high_fidelity", "bench")
 _SCAN = ("patient_id", "visit", "study", "series", "knee_side")
 _MEMBERS = ("image", "prompt", "cot", "answer", "final_diagnosis", "other")
-
-_as_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class PublishedRelease(Release):
@@ -210,7 +209,7 @@ def _records(tree: Tree, tables: Sequence[tuple[str, Mapping[str, Any]]]) -> Ite
 
 def _record(row: Mapping[str, Any]) -> str:
     texts = (name for name in ("image", "prompt", "cot", "answer") if row.get(name) is not None)
-    members = [f'"{name}": {_as_json(row[name])}' for name in texts]
+    members = [f'"{name}": {as_json(row[name])}' for name in texts]
     if row.get("final_diagnosis") is not None:
         members.append(f'"final_diagnosis": {row["final_diagnosis"]}')
     if row.get("other") is not None:
