@@ -236,34 +236,33 @@ def open_records(
     }
 
     def write(tree: Tree, told: Sequence[Manifest], out: Path) -> dict[str, Any]:
-        places = {
-            row["scan_id"]: volume_places(path, part, row)
-            for one in told
-            if one["kind"] == "volumes"
-            for _, path, part in tables_of(one)
-            for row in volume_rows(tree, path)
-        }
-        if not any(one["kind"] == "questions" for one in told):
+        asked = [one for one in told if one["kind"] == "questions"]
+        if not asked:
             raise ReleaseError(f"{tree.name} holds volumes and no questions: plain `datasets` loads it.")
+        for path in {path for some in named.values() for path in some.values()}:
+            (out / path).parent.mkdir(parents=True, exist_ok=True)
         seen: set[bytes] = set()  # rows of several versions are put together, each once
-        for one in (one for one in told if one["kind"] == "questions"):
+        for one in asked:
             kind = dataset.configs[config_of(one)].kind or dataset.annotations[0]
             mine: set[bytes] = set()
             for split, path, part in tables_of(one):
-                target = out / named[kind][split]
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("a", encoding="utf-8") as file:
-                    for row in question_rows(tree, path, part, ("record",)):
-                        if row.get("record") is None:
-                            raise ReleaseError(
-                                f"{path} of {tree.name} has no column `record` to make records of: plain `datasets`"
-                                " loads it."
-                            )
-                        key = blake2b(f"{split} {kind} {row['record']}".encode(), digest_size=16).digest()
-                        if key not in seen:
-                            mine.add(key)
-                            file.write(row["record"] + "\n")
+                with (out / named[kind][split]).open("a", encoding="utf-8") as file:
+                    for record in _records(tree, path, part):
+                        key = blake2b(f"{split} {kind} {record}".encode(), digest_size=16).digest()
+                        mine.add(key)
+                        file.write(record + "\n" if key not in seen else "")
             seen |= mine
-        return {"places": places}
+        tables = [table for one in told if one["kind"] == "volumes" for table in tables_of(one)]
+        found = ((path, part, row) for _, path, part in tables for row in volume_rows(tree, path))
+        return {"places": {row["scan_id"]: volume_places(path, part, row) for path, part, row in found}}
 
     return open_version(dataset, tree, write), named
+
+
+def _records(tree: Tree, path: str, part: Mapping[str, Any]) -> Iterator[str]:
+    for row in question_rows(tree, path, part, ("record",)):
+        if row.get("record") is None:
+            raise ReleaseError(
+                f"{path} of {tree.name} has no column `record` to make records of: plain `datasets` loads it."
+            )
+        yield row["record"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from typing import Any, Protocol
 
 from reasonknee_hf.dataset.contract import Records, Release
@@ -13,7 +12,7 @@ from reasonknee_hf.dataset.json_record import Parsed, RawRecord, read_record
 from reasonknee_hf.dataset.json_text import as_array, parser
 from reasonknee_hf.hub.tree import Tree
 
-_LONGEST_LINE = 1 << 20  # of names
+_FIRST_LINE, _LONGEST_LINE = 16 << 10, 1 << 20  # bytes of names: as many as are asked for first, and at most
 
 
 class Form(Protocol):
@@ -76,14 +75,14 @@ def form_of(tree: Tree, path: str, records: Records) -> Form:
     """
     if not path.casefold().endswith(".csv"):
         return JsonForm(path, records)
-    head = b""
-    with closing(tree.stream(path, 0, min(tree.size(path), _LONGEST_LINE))) as chunks:  # type: ignore[type-var]
-        for chunk in chunks:
-            head += chunk
-            if len(ends := record_ends(head)):
-                head = head[: ends[0]]
-                break
-    return CsvForm(head, path, records.member, records.keys)
+    head, size, asked = b"", tree.size(path), _FIRST_LINE
+    while True:
+        head += b"".join(tree.stream(path, len(head), min(size, asked)))
+        ends = record_ends(head)
+        if len(ends) or asked >= min(size, _LONGEST_LINE):
+            break
+        asked = min(8 * asked, _LONGEST_LINE)
+    return CsvForm(head[: ends[0]] if len(ends) else head, path, records.member, records.keys)
 
 
 def records_of(release: Release, path: str) -> Iterator[RawRecord]:

@@ -241,16 +241,15 @@ def test_the_first_row_of_a_pushed_version_costs_few_requests(
 
 
 @pytest.mark.parametrize("config", ["reasonknee/bench", "deeptumorvqa/benchmark"])
-@pytest.mark.parametrize("spoil", ["cut", "other"])
-@pytest.mark.parametrize("kind", ["", "_volumes"])
-def test_a_table_that_its_manifest_does_not_tell_is_one_error(config, spoil, kind, tmp_path):
+@pytest.mark.parametrize(("kind", "spoil"), [("", "cut"), ("", "other"), ("_volumes", "cut")])
+def test_a_table_that_its_manifest_does_not_tell_is_one_error(config, kind, spoil, tmp_path):
     convert(tmp_path / "out", config, source="sample", on_error="skip")
     load_dataset(config, split="test", streaming=True, source=str(tmp_path / "out"))
     name = config.partition("/")[2] + kind
     table = next((tmp_path / "out" / name).glob("*.parquet"))
     data = table.read_bytes()
-    table.write_bytes(data[:-100] if spoil == "cut" or kind else data[:500] + b"?" + data[501:])
-    if spoil == "other" and not kind:  # as long as it was: what was kept of it before is still true
+    table.write_bytes(data[:-100] if spoil == "cut" else data[:500] + b"?" + data[501:])
+    if spoil == "other":  # as long as it was: what was kept of it before is still true
         shutil.rmtree(our_folder("published"))
     with pytest.raises(ReleaseError, match="is not the file that its manifest tells"):
         load_dataset(config, split="test", streaming=True, source=str(tmp_path / "out"))

@@ -255,7 +255,7 @@ def test_the_first_row_of_a_large_table_reads_its_beginning(origin, monkeypatch)
     shards = rows.num_shards
     assert shards == 24
     assert next(iter(rows))["id"] == "q_0"
-    assert origin.sent("train_qa.csv") < len(data) / 2  # most of it fills the buffers of a socket
+    assert origin.sent("train_qa.csv") < 2 << 20 < len(data) / 3
     assert rows.num_rows is None
     whole = rows_of_it()
     ids, states = [], []
