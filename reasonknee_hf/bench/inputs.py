@@ -27,7 +27,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from reasonknee_hf.bench.prediction_tables import kind_of_table, rows_of_file, rows_of_object
 from reasonknee_hf.bench.runner_rows import ID_KEYS, Columns, told_by
@@ -46,8 +46,7 @@ CONFLICTING = object()
 """Stands for the answer of an item whose conflicting repeats make it invalid."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One answer as found in a file.
 
     Args:
@@ -195,7 +194,7 @@ def _canonical(item: str, answer: Any) -> str:
 def _is_blank(answer: Any) -> bool:
     """Whether an entry says only that nothing was answered."""
     if isinstance(answer, str):
-        return not answer.strip()
+        return not answer or answer.isspace()
     if isinstance(answer, Mapping) and list(answer) == ["error"]:
         return True
     return answer is None or (isinstance(answer, Mapping | list | tuple) and not answer)
@@ -210,12 +209,13 @@ def _from_file(path: Path, named: NamedByRow, columns: Columns) -> Iterator[Entr
             return
         with path.open(encoding="utf-8-sig") as file:
             filled = (line for line in file if line.strip())
-            first = next(filled, "")
-            if _is_row(first, more=any(filled)):
+            first, more = next(filled, "[]"), any(filled)
+            value = _value_of(first)
+            if isinstance(value, dict) and (more or not value.keys().isdisjoint(_OF_ONE_ROW)):
                 file.seek(0)
                 yield from _from_lines(file, path, named, columns)
                 return
-        content = json.loads(path.read_text(encoding="utf-8-sig")) if first else []
+        content = json.loads(path.read_text(encoding="utf-8-sig")) if more or value is None else value
     except PredictionError:
         raise
     except OSError as error:
@@ -262,14 +262,15 @@ def _not_utf8(path: Path) -> str:
     return "not UTF-8; write it as UTF-8."
 
 
-def _is_row(line: str, *, more: bool) -> bool:
-    """Whether a file that begins with `line` is one of JSON lines; `more`: other lines follow."""
+_OF_ONE_ROW = {*ID_KEYS, "generated_text", "resps"}
+
+
+def _value_of(line: str) -> Any:
+    """What a line says by itself; `None` if it is no JSON."""
     try:
-        row = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError):
-        return False
-    alone = {*ID_KEYS, "generated_text", "resps"}
-    return isinstance(row, dict) and (more or not row.keys().isdisjoint(alone))
+        return None
 
 
 def _from_lines(file: Iterable[str], path: Path, named: NamedByRow, columns: Columns) -> Iterator[Entry]:

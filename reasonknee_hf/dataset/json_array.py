@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from reasonknee_hf.dataset import json_text
 from reasonknee_hf.dataset.json_record import (
@@ -203,24 +204,41 @@ class Reader:
         """
         if self._lines is None:
             return
-        cuts = json_text.line_end if self._lines else json_text.cuts
+        cuts = json_text.line_ends if self._lines else json_text.cuts
         while self.offset >= self._slow_until:
             end = None
             for end, following in cuts(self._data, self._pos):
-                array = json_text.as_array(memoryview(self._data)[self._pos : end])
-                values = self._parse(array)
-                if values and set(map(type, values)) == {dict} and (len(values) == 1 or not self._lines):
-                    piece = Piece(array, self.offset, self._base + end, len(values))
+                found = self._piece(self._data[self._pos : end])
+                if found is not None:
                     first = self._index
                     self._pos = following
-                    self._index += len(values)
-                    yield Parsed(values, piece, first)
+                    self._index += len(found[0])
+                    yield Parsed(*found, first)
                     break
             else:
                 if end is not None:
                     self._slow_until = self._base + end
                 elif not self._grow_record():
                     return
+
+    def _piece(self, text: bytes) -> tuple[list[dict[str, Any]], Piece] | None:
+        """The records of a text that holds whole ones from where the reader stands; `None` where it does not."""
+        if self._lines:
+            # Each line in brackets of its own: an object that goes on in the next line does not parse.
+            array = json_text.as_array(b"[%b]" % text.replace(b"\n", b"],["))
+            parsed = self._parse(array) or []
+            values = [value for line in parsed for value in line]
+            if any(len(line) > 1 for line in parsed):
+                return None
+        else:
+            array = json_text.as_array(text)
+            values = self._parse(array) or []
+        if set(map(type, values)) != {dict}:
+            return None
+        start = self.offset
+        if self._lines:
+            return values, Piece.of([(start + low, start + high) for low, high in json_text.lines(text)])
+        return values, Piece(array, start, start + len(text), len(values))
 
     def record(self) -> RawRecord:
         """The one record that begins here, read exactly."""

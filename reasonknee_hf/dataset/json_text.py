@@ -25,6 +25,9 @@ _BORDER = re.compile(rb"\}%b,%b\{" % (_BLANK, _BLANK))
 _BEFORE_BORDER = re.compile(rb"\}%b,%b\Z" % (_BLANK, _BLANK))
 _MARK = re.compile(rb'[{}\[\]"]')
 _IN_STRING = re.compile(rb'["\\]')
+_LOADS_ALONE = re.compile(
+    rb"NaN|Infinity|\\u[dD]|\xed"
+)  # half surrogates, escaped or not, among the last two
 _SCALAR = re.compile(rb"[^,\]} \t\r\n]*")
 
 _ARRAY_END = b"]   "  # with the blanks, the last words looked at by `_may_hold_long_integer` hold no text
@@ -44,7 +47,7 @@ def loads(data: bytes) -> Any:
 def parser() -> Callable[[bytes], list[Any] | None]:
     """A function that parses arrays made by [`as_array`], the fastest way there is.
 
-    It gives the same as [`loads`], or `None` where it cannot: the text is not JSON, or only `loads` reads it.
+    It gives the same as [`loads`], or `None` where the text is not JSON.
     """
     fast: Callable[[bytes], Any] | None = None
     with contextlib.suppress(ImportError):
@@ -53,8 +56,16 @@ def parser() -> Callable[[bytes], list[Any] | None]:
         fast = orjson.loads
 
     def parse(array: bytes) -> list[Any] | None:
+        values: list[Any]
+        if fast is not None and not _may_hold_long_integer(array):
+            try:
+                values = fast(array)
+                return values
+            except (ValueError, RecursionError):
+                if not _LOADS_ALONE.search(array):
+                    return None
         try:
-            values: list[Any] = loads(array) if fast is None or _may_hold_long_integer(array) else fast(array)
+            values = loads(array)
         except (ValueError, RecursionError):
             return None
         return values
@@ -187,12 +198,24 @@ def cuts(data: bytes, pos: int) -> Iterator[tuple[int, int]]:
             yield border.start() + 1, brace
 
 
-def line_end(data: bytes, pos: int) -> Iterator[tuple[int, int]]:
-    """As `cuts`, for one record a line: the end of the line, if another one begins."""
+def line_ends(data: bytes, pos: int) -> Iterator[tuple[int, int]]:
+    """As `cuts`, for one record a line: the end of the last line that another one follows, and that of the first."""
+    last = data.rfind(b"\n{", pos)
+    if last >= 0:
+        yield last, last + 1
     end = data.find(b"\n", pos)
     following = len(data) if end < 0 else blanks_end(data, end)
-    if following < len(data):
+    if following < len(data) and end != last:
         yield end, following
+
+
+def lines(data: bytes) -> Iterator[tuple[int, int]]:
+    """Beginning and end of each line of `data` that is not blank, from its first character that is none."""
+    at = 0
+    for line in data.split(b"\n"):
+        if text := line.lstrip():
+            yield at + len(line) - len(text), at + len(line)
+        at += len(line) + 1
 
 
 def spans(data: bytes, count: int) -> list[tuple[int, int]]:

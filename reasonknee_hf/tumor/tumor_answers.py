@@ -13,7 +13,7 @@ from collections.abc import Sequence
 RULES_VERSION = 1
 """Raised whenever a score could change."""
 
-_THINK = re.compile(r"<think>.*?</think>", re.S)
+_THINK = re.compile(r"<think>[^<]*(?:<(?!/think>)[^<]*)*</think>")
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.S)
 _MARK = r"(?:(?:final |correct |my |the )?(?:answer|option|choice)(?: is| would be)?\s*[:=]?\s*)"
 _MARKED = re.compile(rf"\b{_MARK}\(?\**\s*([A-Z])\b(?!['’])\)?", re.I)
@@ -34,7 +34,10 @@ def said(answer: object) -> str:
     Reasoning ends with `</think>`, also where nothing has opened it; of an answer that never ends its reasoning nothing
     is left. Within `<answer>` tags the last one counts.
     """
-    text = _THINK.sub("", str(answer)).rpartition("</think>")[2].partition("<think>")[0]
+    text = str(answer)
+    if "<" not in text:
+        return text.strip()
+    text = _THINK.sub("", text).rpartition("</think>")[2].partition("<think>")[0]
     tagged = _ANSWER.findall(text)
     return str(tagged[-1] if tagged else text).strip()
 

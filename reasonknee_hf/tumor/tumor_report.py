@@ -6,14 +6,17 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from reasonknee_hf.bench.score_tables import Table, number
+from reasonknee_hf.dataset.contract import Release
+from reasonknee_hf.dataset.record_forms import records_of
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.tumor.question_types import STAGES, Subtype, subtype_of
 from reasonknee_hf.tumor.tumor_answers import read_yes_no
+from reasonknee_hf.tumor.tumor_rows import asked
 
 Form = Literal["mc", "freeform"]
 FORMS = ("mc", "freeform")
@@ -26,8 +29,7 @@ FEW = 10
 EXPERT_QUESTIONS = 200
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One question of the benchmark, and its truth."""
 
     id: str
@@ -79,15 +81,31 @@ def read_items(rows: Iterable[Mapping[str, Any]]) -> list[Item]:
     Raises:
         RecordError: A row has no known subtype, or an id stands twice.
     """
+    return _items(
+        (row, row.get("scan_id", ""), subtype_of(row.get("subtype")), row.get("subtype")) for row in rows
+    )
+
+
+def released_items(release: Release) -> list[Item]:
+    """The same of a release, from its records: neither rows are made nor volumes looked for.
+
+    Raises:
+        RecordError: As above.
+        AnnotationError: The file is not what its form should be.
+    """
+    path = release.annotation_path("test", "benchmark")
+    found = ((record.value, str(record.value.get("image_id"))) for record in records_of(release, path))
+    asks = ((asked(record, scan_id, []), scan_id, record) for record, scan_id in found)
+    return _items((one, scan, one["subtype"], record.get("question_subtype")) for one, scan, record in asks)
+
+
+def _items(found: Iterable[tuple[Mapping[str, Any], str, Subtype | None, object]]) -> list[Item]:
     items: dict[str, Item] = {}
-    for row in rows:
-        subtype = subtype_of(row.get("subtype"))
+    for row, scan_id, subtype, named in found:
         if subtype is None:
-            raise RecordError(
-                f"{row.get('id')}: its subtype {row.get('subtype')!r} is none of the benchmark's"
-            )
-        options = tuple((option["letter"], option["text"]) for option in row.get("options") or ())
-        item = Item(row["id"], row["scan_id"], subtype, row.get("answer"), options, row.get("correct_option"))
+            raise RecordError(f"{row.get('id')}: its subtype {named!r} is none of the benchmark's")
+        options = tuple([(option["letter"], option["text"]) for option in row.get("options") or ()])
+        item = Item(row["id"], scan_id, subtype, row.get("answer"), options, row.get("correct_option"))
         if item.id in items:
             raise RecordError(f"{item.id} stands twice among the references")
         items[item.id] = item

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from reasonknee_hf.dataset.contract import Problem, own_name
@@ -20,6 +21,7 @@ from reasonknee_hf.tumor.tumor_files import SCAN_ID
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _THREE = re.compile(rf"[\[(]\s*({_NUMBER})[\s,]+({_NUMBER})[\s,]+({_NUMBER})\s*,?\s*[\])]")
 _OPTION = re.compile(r"(?:^|(?<=[\s(]))([A-Z])[:.)]\s+")
+_LETTERS = [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
 _TRUTHS = {"true": True, "false": False}
 _ALIASES = {
     "question_id": "qid",
@@ -68,41 +70,15 @@ def to_row(
         mask: Not used: no masks are published.
     """
     problems: list[Problem] = []
-
-    def read(column: str, member: str, reader: Callable[[Any], Any] = as_text) -> Any:
-        value = record.get(member)
-        try:
-            return None if _is_nothing(value) else reader(value)
-        except ValueError as error:
-            problems.append(Problem(column, f"{shown(value)} {error}"))
-            return None
-
-    asked: Subtype | None = read("subtype", "question_subtype", _known_subtype)
-    stage = read("stage", "question_type", _known_stage)
-    if asked is not None and stage is not None and stage != asked.stage:
-        problems.append(Problem("stage", f"{stage!r}, but {asked.name!r} is of the stage {asked.stage!r}"))
-        stage = None
-    options = read("options", "mc_question", read_options)
-    letter = read("correct_option", "correct_option", _letter)
-    if letter is not None and options is not None and letter not in [one["letter"] for one in options]:
-        problems.append(Problem("correct_option", f"{letter!r} is none of the {len(options)} options"))
-        letter = None
-    own = record.get("organ_slice_path") or record.get("slice_path")
-    lesion = read("lesion", "lesion")
+    read = _reader(record, problems)
     row = {
-        "id": read("id", "qid") or f"{scan.scan_id}_{own_name(record)}",
+        **asked(record, scan.scan_id, problems),
         **scan_columns(scan, image, mask),
-        "organ_picture": _organ_picture(scan, own),
-        "question_id": None if asked is None else asked.id,
-        "stage": stage,
-        "subtype": None if asked is None else asked.name,
-        "answer_type": None if asked is None else asked.answer_type,
+        "organ_picture": _organ_picture(scan, record.get("organ_slice_path") or record.get("slice_path")),
+        "stage": read("stage", "question_type", _known_stage),
         "question": read("question", "question"),
-        "answer": read("answer", "answer"),
-        "options": options,
-        "correct_option": letter,
         "organ": read("organ", "organ"),
-        "lesion": lesion,
+        "lesion": (lesion := read("lesion", "lesion")),
         "about_lesion": _TRUTHS.get(str(lesion).casefold()),
         "requires_tools": read("requires_tools", "requires_tools", _names),
         "spacing": read("spacing", "spacing", _three(float)),
@@ -113,11 +89,38 @@ def to_row(
         "contrast": read("contrast", "contrast"),
         "record": as_json(record),
     }
+    subtype, stage = row.pop("subtype"), row["stage"]
+    if subtype is not None and stage is not None and stage != subtype.stage:
+        problems.append(
+            Problem("stage", f"{stage!r}, but {subtype.name!r} is of the stage {subtype.stage!r}")
+        )
+        row["stage"] = None
+    for column, of in (("question_id", "id"), ("subtype", "name"), ("answer_type", "answer_type")):
+        row[column] = getattr(subtype, of, None)
     needed = {"question": "question", "subtype": "question_subtype", "stage": "question_type"}
     for column, member in needed.items():
         if _is_nothing(record.get(member)):
             problems.append(Problem(column, f"the record has no {member}"))
     return row, problems
+
+
+def asked(record: Mapping[str, Any], scan_id: str, problems: list[Problem]) -> dict[str, Any]:
+    """What an answer is judged by: `id`, `subtype` as [`Subtype`], `answer`, `options` and `correct_option`.
+
+    Args:
+        record: The published object.
+        scan_id: The volume that it names.
+        problems: Gets what does not fit.
+    """
+    read = _reader(record, problems)
+    options = read("options", "mc_question", read_options)
+    return {
+        "id": read("id", "qid") or f"{scan_id}_{own_name(record)}",
+        "subtype": read("subtype", "question_subtype", _known_subtype),
+        "answer": read("answer", "answer"),
+        "options": options,
+        "correct_option": read("correct_option", "correct_option", partial(_letter, options)),
+    }
 
 
 def turns_row(
@@ -160,6 +163,20 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": str(told["name"]), "description": told_of, "parameters": as_json(told.get("parameters"))}
 
 
+def _reader(record: Mapping[str, Any], problems: list[Problem]) -> Callable[..., Any]:
+    """A function that reads a member for a column: `None` where it is nothing, or does not fit, which is kept."""
+
+    def read(column: str, member: str, reader: Callable[[Any], Any] = as_text) -> Any:
+        value = record.get(member)
+        try:
+            return None if _is_nothing(value) else reader(value)
+        except ValueError as error:
+            problems.append(Problem(column, f"{shown(value)} {error}"))
+            return None
+
+    return read
+
+
 # --- values -------------------------------------------------------------------------------------------------------
 
 
@@ -180,23 +197,19 @@ def read_options(question: Any) -> list[dict[str, str]]:
     Raises:
         ValueError: There are not at least two, or their letters do not follow each other.
     """
-    text = as_text(question)
-    marks = [*_OPTION.finditer(text)]
-    first = max((n for n, mark in enumerate(marks) if mark[1] == "A"), default=len(marks))
-    marks = marks[first:]
-    letters = "".join(mark[1] for mark in marks)
-    if len(marks) < 2 or letters != "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(marks)]:
+    _, *parts = _OPTION.split(as_text(question))
+    letters = parts[::2]
+    first = len(letters) - 1 - letters[::-1].index("A") if "A" in letters else len(letters)
+    letters = letters[first:]
+    if len(letters) < 2 or letters != _LETTERS[: len(letters)]:
         raise ValueError("does not end in options A, B, …")
-    ends = [*(mark.start() for mark in marks[1:]), len(text)]
-    return [
-        {"letter": mark[1], "text": text[mark.end() : end].strip()}
-        for mark, end in zip(marks, ends, strict=True)
-    ]
+    texts = parts[2 * first + 1 :: 2]
+    return [{"letter": letter, "text": text.strip()} for letter, text in zip(letters, texts, strict=True)]
 
 
 def _is_nothing(value: Any) -> bool:
     if isinstance(value, str):
-        return value.strip().casefold() in ("", "nan")
+        return len(text := value.strip()) < 4 and text.casefold() in ("", "nan")
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -214,10 +227,12 @@ def _known_stage(value: Any) -> str:
     return stage
 
 
-def _letter(value: Any) -> str:
+def _letter(options: list[dict[str, str]] | None, value: Any) -> str:
     text = str(value).strip()
-    if not re.fullmatch("[A-Z]", text):
+    if len(text) != 1 or not "A" <= text <= "Z":
         raise ValueError("is not the letter of an option")
+    if options is not None and all(option["letter"] != text for option in options):
+        raise ValueError(f"is none of the {len(options)} options")
     return text
 
 

@@ -33,7 +33,16 @@ from reasonknee_hf.tumor.tumor_answers import (
     said,
 )
 from reasonknee_hf.tumor.tumor_files import SOURCE
-from reasonknee_hf.tumor.tumor_report import FEW, TOLERANCES, Item, Settings, TumorReport, board, read_items
+from reasonknee_hf.tumor.tumor_report import (
+    FEW,
+    TOLERANCES,
+    Item,
+    Settings,
+    TumorReport,
+    board,
+    read_items,
+    released_items,
+)
 
 _ERROR = "[ERROR]"
 
@@ -136,25 +145,26 @@ def score(
 _REASONS = ("missing", "error", "empty", "unreadable", "conflicting", "reasoning only", "no truth")
 
 
-def _unanswered(answer: Any) -> str | None:
+def _told(answer: Any) -> tuple[str, str | None]:
+    """What an answer says, and why nothing if that is so."""
     if answer is None:
-        return "missing"
+        return "", "missing"
     if answer is CONFLICTING:
-        return "conflicting"
+        return "", "conflicting"
     if isinstance(answer, Mapping) and list(answer) == ["error"]:
-        return "error"
-    if not str(answer).strip():
-        return "empty"
-    return None if said(answer) else "reasoning only"
+        return "", "error"
+    if text := said(answer):
+        return text, None
+    return "", "reasoning only" if str(answer).strip() else "empty"
 
 
 def _judge_letter(item: Item, answer: Any) -> tuple[bool | None, float, str | None]:
     if item.correct is None or not item.options:
         return None, np.nan, "no truth"
-    reason = _unanswered(answer)
+    text, reason = _told(answer)
     if reason is not None:
         return False, np.nan, reason
-    letter = read_letter(answer, item.options)
+    letter = read_letter(text, item.options)
     return letter == item.correct, np.nan, "unreadable" if letter is None else None
 
 
@@ -163,23 +173,23 @@ def _judge_free(item: Item, answer: Any, tolerance: float) -> tuple[bool | None,
     truth = read_number(item.answer) if numeric else None
     if item.answer is None or (numeric and truth is None):
         return None, np.nan, "no truth"
-    reason = _unanswered(answer)
+    text, reason = _told(answer)
     if reason is not None:
         return False, 0.0 if numeric else np.nan, reason
     if truth is not None:
-        value = read_number(answer)
+        value = read_number(text)
         if value is None:
             return False, 0.0, "unreadable"
         off = abs(value - truth) / abs(truth) if truth else float(value != 0)
         return off <= tolerance, max(0.0, 1 - off), None
     if item.kind == "binary":
-        told = read_yes_no(answer)
+        told = read_yes_no(text)
         return (
             told is not None and told == read_yes_no(item.answer),
             np.nan,
             "unreadable" if told is None else None,
         )
-    return phrase(said(answer)) == phrase(item.answer), np.nan, None
+    return phrase(text) == phrase(item.answer), np.nan, None
 
 
 def _figures(
@@ -199,7 +209,10 @@ def _figures(
     kinds = np.where(scored, kinds, -1)
     table, over, under = grouped(codes, kinds, names, right, bootstrap)
     far = np.where(np.isfinite(relative), kinds, -1)
-    near, near_over, near_under = grouped(codes, far, names, np.nan_to_num(relative), bootstrap)
+    free = settings.form == "freeform"
+    near, near_over, near_under = (
+        grouped(codes, far, names, np.nan_to_num(relative), bootstrap) if free else ({}, over, under)
+    )
     stage_of = {item.subtype.name: item.subtype.stage for item in items}
     answer_types = {item.subtype.name: item.subtype.answer_type for item in items}
     subtypes = {
@@ -220,7 +233,7 @@ def _figures(
         if stage in stage_of.values()
     }
     found = {"overall": pooled(list(range(len(names)))), "stages": stages, "subtypes": subtypes}
-    if settings.form == "freeform":
+    if free:
         total = near_under.sum(axis=1)
         found["numbers"] = {"relative_accuracy": estimate(ratio(near_over.sum(axis=1), total), total[0])}
         for limit in TOLERANCES:
@@ -242,19 +255,11 @@ def score_files(
         paper: Whether rows of the published board stand beside the run's.
         options: Those of [`score`].
     """
-    from reasonknee_hf.dataset.loading import load_dataset
-
-    given = Settings(**settings)
-    rows: Any = load_dataset(
-        "deeptumorvqa/benchmark", split="test", streaming=True, on_error="null", **opening
-    )
+    given, release = Settings(**settings), described("deeptumorvqa").open(**opening)
     subset = "synthetic sample" if opening.get("source") == "sample" else None
-    report = score(paths, rows, settings=given, subset=subset, **options)
+    report = score(paths, released_items(release), settings=given, subset=subset, **options)
     published: list[dict[str, str]] = []
     if paper:
-        release, form = (
-            described("deeptumorvqa").open(**opening),
-            "_freeform" if given.form == "freeform" else "",
-        )
+        form = "_freeform" if given.form == "freeform" else ""
         published = board(release.tree.read(f"metadata/leaderboard{form}.csv").decode(), given)
     return report.text(published), report

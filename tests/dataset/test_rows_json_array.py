@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reasonknee_hf.dataset import json_array
 from reasonknee_hf.dataset.json_array import iter_records, iter_share
 from reasonknee_hf.dataset.json_record import RawRecord, read_record
 from reasonknee_hf.errors import AnnotationError
@@ -103,6 +104,28 @@ def test_json_lines(data: st.DataObject, values: list[Any]) -> None:
     text = end.join(json.dumps(value, indent=data.draw(st.sampled_from([None, None, 2]))) for value in values)
     content = (text + end * last).encode()
     check(iter_records(data.draw(cut(content)), name="a.jsonl"), values, content)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n", "\n "])
+def test_json_lines_are_read_together(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone: list[int] = []
+    monkeypatch.setattr(
+        json_array,
+        "read_record",
+        lambda *args, **told: alone.append(told["index"]) or read_record(*args, **told),
+    )
+    values = [{"image": f"v{n}", "prompt": "?", "n": n, "more": [{"a": n}, {"b": 0.5}]} for n in range(3_000)]
+    values[1000]["n"] = float("inf")
+    content = end.join(map(json.dumps, values)).encode()
+    check(iter_records([content], name="a.jsonl"), values, content)
+    assert len(alone) < 10
+
+
+@pytest.mark.parametrize("other", ["", '{"image": 0, "prompt": 0},{"image": 1, "prompt": 1}\n'])
+def test_an_object_that_goes_on_in_the_next_line_is_not_mended(other: str) -> None:
+    lines = f'{{"image": 1, "prompt": 2}}\n{other}{{"image": [{{"x": 1}}\n{{"y": 2}}], "prompt": 3}}\n'
+    with pytest.raises(AnnotationError, match=r"not valid JSON|should begin"):
+        read(lines + '{"image": 4, "prompt": 5}')
 
 
 @_PROPERTY

@@ -9,9 +9,11 @@ import pytest
 
 import reasonknee_hf as rk
 from reasonknee_hf.cli import main
+from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 from reasonknee_hf.tumor.question_types import QUESTIONS, STAGES
-from reasonknee_hf.tumor.tumor_report import Item, Settings, board, compare, read_items
+from reasonknee_hf.tumor.tumor_report import Item, Settings, board, compare, read_items, released_items
+from reasonknee_hf.tumor.tumor_sample import tumor_sample_folder
 from reasonknee_hf.tumor.tumor_scorer import score
 
 OPTIONS = tuple(zip("ABCD", ("1,480", "740", "2,220", "2,960"), strict=True))
@@ -167,6 +169,31 @@ def test_the_command(tmp_path, capsys, items):
     assert json.loads(out.read_text())["overall"]["micro"]["value"] == 1
     assert len(each.read_text().splitlines()) == len(items)
     assert main(["bench", "score", str(path), *options, "--form", "essay"]) == 1
+
+
+def test_a_score_asks_for_no_volume(tmp_path, capsys, items, origin):
+    root, path = tumor_sample_folder() / "release", tmp_path / "run.jsonl"
+    files = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    origin.put_tree("me/tumors", files)
+    path.write_text("".join(json.dumps({"qid": i.id, "raw_output": i.correct}) + "\n" for i in items))
+    options = [
+        "--dataset",
+        "deeptumorvqa",
+        "--source",
+        "me/tumors",
+        "--endpoint",
+        origin.url,
+        "--rounds",
+        "0",
+    ]
+    assert main(["bench", "score", str(path), *options]) == 0
+    assert "overall" in capsys.readouterr().out
+    assert origin.sent("test_qa.jsonl") > 0
+    assert not origin.sent(".nii.gz")
+
+
+def test_items_are_those_of_the_rows(items):
+    assert released_items(described("deeptumorvqa").open(source="sample")) == items
 
 
 def test_answers_to_something_else_are_one_error(tmp_path, items):
