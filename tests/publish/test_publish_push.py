@@ -334,7 +334,8 @@ def test_a_repository_that_is_read_as_another_format_is_refused(origin, sample_d
     assert origin.requests("_lfs/", "PUT") == []
 
 
-def test_a_card_that_cannot_be_read_is_not_taken_for_absent(origin, sample_dir):
+def test_a_card_that_cannot_be_read_is_not_taken_for_absent(origin, sample_dir, monkeypatch):
+    monkeypatch.setenv("REASONKNEE_RETRY_TIME", "1")
     put_theirs(origin, "not in the client's cache\n")
     origin.faults(Rule(status(403), r"^(HEAD|GET) .*/resolve/.*README"))
     with pytest.raises(EndpointError, match=r"reading README\.md"):

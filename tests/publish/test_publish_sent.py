@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,8 +45,10 @@ def cut(reply) -> None:
 
 
 @pytest.mark.parametrize("fault", [answered(500), answered(503), cut])
-def test_bytes_that_do_not_travel_are_sent_again(origin, sample_dir, fault):
-    # The client itself tries a few times; as many faults as that reach this package.
+def test_bytes_that_do_not_travel_are_sent_again(origin, sample_dir, fault, monkeypatch):
+    # The client itself tries a few times, after pauses that are cut here; as many faults as that reach this package.
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.05)))
     origin.faults(Rule(fault, r"^PUT .*_lfs", times=8))
     push_bench(origin, sample_dir, volumes="none", limit=4)
     assert list(configs_of(files_of(origin)["README.md"])) == ["bench"]
