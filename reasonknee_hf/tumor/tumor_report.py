@@ -81,8 +81,16 @@ def read_items(rows: Iterable[Mapping[str, Any]]) -> list[Item]:
     Raises:
         RecordError: A row has no known subtype, or an id stands twice.
     """
-    return _items(
-        (row, row.get("scan_id", ""), subtype_of(row.get("subtype")), row.get("subtype")) for row in rows
+    return _sorted(
+        Item(
+            row.get("id", ""),
+            row.get("scan_id", ""),
+            _subtype(row.get("id"), row.get("subtype")),
+            row.get("answer"),
+            tuple((option["letter"], option["text"]) for option in row.get("options") or ()),
+            row.get("correct_option"),
+        )
+        for row in rows
     )
 
 
@@ -93,19 +101,26 @@ def released_items(release: Release) -> list[Item]:
         RecordError: As above.
         AnnotationError: The file is not what its form should be.
     """
+
+    def item(record: Mapping[str, Any]) -> Item:
+        one = asked(record, scan_id := str(record.get("image_id")), [])
+        subtype = one["subtype"] or _subtype(one["id"], record.get("question_subtype"))
+        options = tuple((one["options"] or {}).items())
+        return Item(one["id"], scan_id, subtype, one["answer"], options, one["correct_option"])
+
     path = release.annotation_path("test", "benchmark")
-    found = ((record.value, str(record.value.get("image_id"))) for record in records_of(release, path))
-    asks = ((asked(record, scan_id, []), scan_id, record) for record, scan_id in found)
-    return _items((one, scan, one["subtype"], record.get("question_subtype")) for one, scan, record in asks)
+    return _sorted(item(record.value) for record in records_of(release, path))
 
 
-def _items(found: Iterable[tuple[Mapping[str, Any], str, Subtype | None, object]]) -> list[Item]:
+def _subtype(item: object, named: object) -> Subtype:
+    if (found := subtype_of(named)) is None:
+        raise RecordError(f"{item}: its subtype {named!r} is none of the benchmark's")
+    return found
+
+
+def _sorted(found: Iterable[Item]) -> list[Item]:
     items: dict[str, Item] = {}
-    for row, scan_id, subtype, named in found:
-        if subtype is None:
-            raise RecordError(f"{row.get('id')}: its subtype {named!r} is none of the benchmark's")
-        options = tuple([(option["letter"], option["text"]) for option in row.get("options") or ()])
-        item = Item(row["id"], scan_id, subtype, row.get("answer"), options, row.get("correct_option"))
+    for item in found:
         if item.id in items:
             raise RecordError(f"{item.id} stands twice among the references")
         items[item.id] = item

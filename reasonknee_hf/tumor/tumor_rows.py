@@ -42,19 +42,12 @@ def member_of(column: str) -> str:
 
 def scan_columns(scan: Any, image: str | None, mask: str | None) -> dict[str, Any]:
     """The columns that tell about the volume: all of a row of the config `scans`."""
-    scan_id = scan.scan_id
+    picture = scan.drawn.get(f"whole/{scan.scan_id}.png")
     return {
-        "scan_id": scan_id,
+        "scan_id": scan.scan_id,
         "image": None if image is None else {"bytes": None, "path": image},
-        **_drawn(scan, f"{scan_id}.png", f"{scan_id}.mp4"),
-    }
-
-
-def _drawn(scan: Any, picture: str, video: str) -> dict[str, Any]:
-    shown = scan.drawn.get(f"whole/{picture}")
-    return {
-        "picture": None if shown is None else {"bytes": None, "path": shown},
-        "video": scan.drawn.get(f"whole/{video}"),
+        "picture": None if picture is None else {"bytes": None, "path": picture},
+        "video": scan.drawn.get(f"whole/{scan.scan_id}.mp4"),
     }
 
 
@@ -89,6 +82,8 @@ def to_row(
         "contrast": read("contrast", "contrast"),
         "record": as_json(record),
     }
+    if row["options"] is not None:
+        row["options"] = [{"letter": letter, "text": text} for letter, text in row["options"].items()]
     subtype, stage = row.pop("subtype"), row["stage"]
     if subtype is not None and stage is not None and stage != subtype.stage:
         problems.append(
@@ -105,7 +100,7 @@ def to_row(
 
 
 def asked(record: Mapping[str, Any], scan_id: str, problems: list[Problem]) -> dict[str, Any]:
-    """What an answer is judged by: `id`, `subtype` as [`Subtype`], `answer`, `options` and `correct_option`.
+    """What an answer is judged by: `id`, `subtype` as [`Subtype`], `answer`, `correct_option`, and `options` by letter.
 
     Args:
         record: The published object.
@@ -191,8 +186,8 @@ def as_text(value: Any) -> str:
     raise ValueError("is not text")
 
 
-def read_options(question: Any) -> list[dict[str, str]]:
-    """The options that stand at the end of a question: letter and text of each, from A on.
+def read_options(question: Any) -> dict[str, str]:
+    """The options that stand at the end of a question: text by letter, from A on.
 
     Raises:
         ValueError: There are not at least two, or their letters do not follow each other.
@@ -203,8 +198,7 @@ def read_options(question: Any) -> list[dict[str, str]]:
     letters = letters[first:]
     if len(letters) < 2 or letters != _LETTERS[: len(letters)]:
         raise ValueError("does not end in options A, B, …")
-    texts = parts[2 * first + 1 :: 2]
-    return [{"letter": letter, "text": text.strip()} for letter, text in zip(letters, texts, strict=True)]
+    return dict(zip(letters, map(str.strip, parts[2 * first + 1 :: 2]), strict=True))
 
 
 def _is_nothing(value: Any) -> bool:
@@ -227,11 +221,11 @@ def _known_stage(value: Any) -> str:
     return stage
 
 
-def _letter(options: list[dict[str, str]] | None, value: Any) -> str:
+def _letter(options: Mapping[str, str] | None, value: Any) -> str:
     text = str(value).strip()
     if len(text) != 1 or not "A" <= text <= "Z":
         raise ValueError("is not the letter of an option")
-    if options is not None and all(option["letter"] != text for option in options):
+    if options is not None and text not in options:
         raise ValueError(f"is none of the {len(options)} options")
     return text
 

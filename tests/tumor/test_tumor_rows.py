@@ -197,8 +197,8 @@ def test_what_is_no_release_is_one_error(tmp_path):
 
 
 def test_options_at_the_end_of_a_question():
-    assert read_options("How large? A: 1 B: 2 C: 3 (large)")[2] == {"letter": "C", "text": "3 (large)"}
-    assert [o["text"] for o in read_options("Vitamin A: is it? A: yes B: no")] == ["yes", "no"]
+    assert read_options("How large? A: 1 B: 2 C: 3 (large)")["C"] == "3 (large)"
+    assert read_options("Vitamin A: is it? A: yes B: no") == {"A": "yes", "B": "no"}
     for text in ("none", "A: one", "A: one C: two"):
         with pytest.raises(ValueError, match="does not end in options"):
             read_options(text)
