@@ -28,6 +28,7 @@ FLOORS = (
     ("look",),
     ("dataset",),
     ("bench", "verify"),
+    ("prompting",),
     ("train", "publish"),
     ("running",),
     ("knee", "tumor"),

@@ -9,8 +9,8 @@ from reasonknee_hf.cli.source_options import add_source_options, source_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    from reasonknee_hf.prompting.recipes import RECIPES
     from reasonknee_hf.train.export_files import Format, FrameFiles
-    from reasonknee_hf.train.recipes import RECIPES
 
     parser.add_argument(
         "out", metavar="OUT", help="folder for data.jsonl and pictures; a stopped run goes on there"
@@ -31,8 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from reasonknee_hf.dataset.loading import load_dataset
+    from reasonknee_hf.prompting.lessons import lessons_of
     from reasonknee_hf.train.export_files import export
-    from reasonknee_hf.train.lessons import lessons_of
 
     rows = load_dataset(
         args.config, split=args.split, streaming=True, on_error=args.on_error, **source_options(args)

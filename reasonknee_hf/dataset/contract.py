@@ -258,7 +258,7 @@ class Description:
         open_options: The options of `load_dataset` that `open` takes, but for the token.
         card: `"module:attribute"` of what its cards say; see `publish.card_words`.
         scorer: `"module:attribute"` of its benchmark; see `bench.scorer`.
-        lessons: `"module:attribute"` of what the dataset says to training; see `train.lessons`.
+        lessons: `"module:attribute"` of what the dataset says to training; see `prompting.lessons`.
         checks: `"module:function"` that looks for defects of a release, for `verify`.
         builder: `"module:class"` of its builder, the first builder class of that module.
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import ReasonKneeError
-from reasonknee_hf.train.chats import Style
-from reasonknee_hf.train.view import View
+from reasonknee_hf.prompting.chats import Style
+from reasonknee_hf.prompting.view import View
 
 
 class BackendError(ReasonKneeError, RuntimeError):

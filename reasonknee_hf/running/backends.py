@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 from zlib import crc32
 
 from reasonknee_hf.errors import ExtraMissingError, OptionError, ReasonKneeError
+from reasonknee_hf.prompting.chats import Style, messages, picture_blocks
 from reasonknee_hf.running.asking import Asked, Backend, BackendError
 from reasonknee_hf.running.openai_backend import OpenAIBackend
-from reasonknee_hf.train.chats import Style, messages, picture_blocks
 
 logger = logging.getLogger(__name__)
 BackendName = Literal["transformers", "openai", "function"]

@@ -12,8 +12,8 @@ from typing import Any
 
 from reasonknee_hf import environment
 from reasonknee_hf.hub.wire.retries import PASSING, Patience, retry_after
+from reasonknee_hf.prompting.chats import Style, messages
 from reasonknee_hf.running.asking import Asked, BackendError
-from reasonknee_hf.train.chats import Style, messages
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from reasonknee_hf.train.recipes import Recipe, get_recipe
+from reasonknee_hf.prompting.recipes import Recipe, get_recipe
 
 
 @dataclass(frozen=True)

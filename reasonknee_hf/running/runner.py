@@ -27,12 +27,12 @@ from reasonknee_hf.dataset.joining import OnError
 from reasonknee_hf.dataset.loading import load_dataset
 from reasonknee_hf.errors import OptionError, ReasonKneeError, StateError, is_outage
 from reasonknee_hf.hub.disk import alone, write_file
+from reasonknee_hf.prompting.chats import Style, make_style, messages, row_view, row_volume
+from reasonknee_hf.prompting.recipes import Recipe
+from reasonknee_hf.prompting.view import View
 from reasonknee_hf.running.asking import Asked, Backend, BackendError, Drawn
 from reasonknee_hf.running.backends import BackendName, make_backend
 from reasonknee_hf.running.presets import view_for
-from reasonknee_hf.train.chats import Style, make_style, messages, row_view, row_volume
-from reasonknee_hf.train.recipes import Recipe
-from reasonknee_hf.train.view import View
 from reasonknee_hf.version import __version__
 
 _MOST_FAILURES = 20

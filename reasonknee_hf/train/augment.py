@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.train.chats import row_volume
-from reasonknee_hf.train.lessons import name_of
+from reasonknee_hf.prompting.chats import row_volume
+from reasonknee_hf.prompting.lessons import name_of
 from reasonknee_hf.volumes import boxes
 from reasonknee_hf.volumes.orientation import Affine, Array
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reasonknee_hf.errors import ExtraMissingError, OptionError, RecordError
-from reasonknee_hf.train.chats import (
+from reasonknee_hf.prompting.chats import (
     Style,
     answer_text,
     make_style,
@@ -21,9 +21,9 @@ from reasonknee_hf.train.chats import (
     row_view,
     row_volume,
 )
-from reasonknee_hf.train.lessons import name_of
+from reasonknee_hf.prompting.lessons import name_of
+from reasonknee_hf.prompting.view import View
 from reasonknee_hf.train.trainer_stream import PaddingRow, check_ranks, passed_over
-from reasonknee_hf.train.view import View
 from reasonknee_hf.volumes.volume_cache import volume_cache
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Collator:
         processor_kwargs: More options for the processor's call.
         cache_bytes: Size of the cache of decoded volumes in each process that makes batches, such as
             `loader_sizes().cache_bytes`; that of `volumes.cache` by default.
-        options: Those of [`~reasonknee_hf.train.chats.Style`]: `setting`, `view`, `target`,
+        options: Those of [`~reasonknee_hf.prompting.chats.Style`]: `setting`, `view`, `target`,
             `coordinates`, `region_as`, `prompts`, `system`, `clip`, `regions`, `seed`, `dataset`.
 
     Raises:

@@ -21,9 +21,9 @@ from datasets.utils import tqdm
 
 from reasonknee_hf.errors import ExtraMissingError, OptionError, RecordError
 from reasonknee_hf.hub.disk import write_file
-from reasonknee_hf.train.chats import Style, make_style, messages, row_view, row_volume
-from reasonknee_hf.train.lessons import check_choice, name_of
-from reasonknee_hf.train.view import View
+from reasonknee_hf.prompting.chats import Style, make_style, messages, row_view, row_volume
+from reasonknee_hf.prompting.lessons import check_choice, name_of
+from reasonknee_hf.prompting.view import View
 from reasonknee_hf.version import __version__
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from reasonknee_hf.train.view import View
+from reasonknee_hf.prompting.view import View
 from reasonknee_hf.volumes.volume import KneeVolume
 
 

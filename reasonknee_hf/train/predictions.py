@@ -8,9 +8,9 @@ import re
 from typing import Any
 
 from reasonknee_hf.errors import RecordError
+from reasonknee_hf.prompting.lessons import lessons_of
+from reasonknee_hf.prompting.view import Scale
 from reasonknee_hf.train.collator import Reference
-from reasonknee_hf.train.lessons import lessons_of
-from reasonknee_hf.train.view import Scale
 
 logger = logging.getLogger(__name__)
 

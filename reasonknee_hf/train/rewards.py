@@ -28,16 +28,16 @@ import datasets
 from reasonknee_hf.bench.box_geometry import iou
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.train.chats import (
+from reasonknee_hf.prompting.chats import (
     Style,
     make_style,
     messages,
     row_view,
     row_volume,
 )
-from reasonknee_hf.train.lessons import lessons_of
-from reasonknee_hf.train.recipes import get_recipe
-from reasonknee_hf.train.view import Scale, View
+from reasonknee_hf.prompting.lessons import lessons_of
+from reasonknee_hf.prompting.recipes import get_recipe
+from reasonknee_hf.prompting.view import Scale, View
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def prompt_stream(ds: datasets.IterableDataset, **options: Any) -> datasets.Iter
 
     Args:
         ds: A stream of rows.
-        options: Those of [`~reasonknee_hf.train.chats.Style`]; `target` says what is asked for, and
+        options: Those of [`~reasonknee_hf.prompting.chats.Style`]; `target` says what is asked for, and
             is not part of the prompt.
 
     Examples:

@@ -35,11 +35,6 @@ class EpochRow(dict[str, Any]):
     epoch = 0
 
 
-def epoch_of(row: Mapping[str, Any]) -> int:
-    """The epoch in which a row came; 0 where nothing tells."""
-    return row.epoch if isinstance(row, EpochRow) else 0
-
-
 def _in_epoch(row: Any, epoch: int) -> Any:
     if epoch and type(row) is dict:
         row = EpochRow(row)

@@ -7,7 +7,7 @@ from typing import Any
 
 from reasonknee_hf.bench.reading import Reading
 from reasonknee_hf.errors import RecordError
-from reasonknee_hf.train.lessons import Lessons, check_choice, name_of
+from reasonknee_hf.prompting.lessons import Lessons, check_choice, name_of
 from reasonknee_hf.train.rewards import completion_text
 from reasonknee_hf.tumor.tumor_answers import phrase, read_letter, read_number, read_yes_no, said
 

@@ -22,10 +22,10 @@ from support import files_below
 import reasonknee_hf as rk
 from reasonknee_hf.cli import main
 from reasonknee_hf.errors import EndpointError, OptionError, StateError
+from reasonknee_hf.prompting.recipes import get_recipe
 from reasonknee_hf.running import PRESETS, preset_of, run
 from reasonknee_hf.running.asking import BackendError
 from reasonknee_hf.running.presets import view_for
-from reasonknee_hf.train.recipes import get_recipe
 from reasonknee_hf.volumes.volume_cache import volume_cache
 
 pytest.importorskip("PIL")

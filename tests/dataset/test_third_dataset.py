@@ -27,6 +27,8 @@ from reasonknee_hf.dataset.contract import MANIFEST, Config, Description, make_k
 from reasonknee_hf.dataset.row_features import RowFeatures
 from reasonknee_hf.errors import GridMismatchError, OptionError, VolumeMissingError
 from reasonknee_hf.hub.fs.filesystem import ReasonKneeFileSystem
+from reasonknee_hf.prompting.chats import conversation
+from reasonknee_hf.prompting.lessons import Lessons
 from reasonknee_hf.publish.card_words import CardWords, words_of
 from reasonknee_hf.publish.cardtext import require_attribution
 from reasonknee_hf.publish.convert import convert
@@ -35,8 +37,6 @@ from reasonknee_hf.publish.options import ConvertOptions
 from reasonknee_hf.publish.push import push
 from reasonknee_hf.publish.schema import scan_features
 from reasonknee_hf.publish.viewer import check_card
-from reasonknee_hf.train.chats import conversation
-from reasonknee_hf.train.lessons import Lessons
 from reasonknee_hf.volumes.feature import VolumeFeature
 
 QUESTIONS = {1: SimpleNamespace(id=1, category="size", structure="spleen", attributes=())}

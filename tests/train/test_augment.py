@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from reasonknee_hf.errors import OptionError, RecordError
+from reasonknee_hf.prompting.chats import conversation
 from reasonknee_hf.train.augment import Augment
-from reasonknee_hf.train.chats import conversation
 from reasonknee_hf.volumes.boxes import box_of, box_slices
 from reasonknee_hf.volumes.volume import KneeVolume
 
@@ -195,8 +195,8 @@ def test_the_collator_augments(rows: list[dict]) -> None:
     pytest.importorskip("trl")
     from tiny_model import tiny_processor
 
+    from reasonknee_hf.prompting.recipes import get_recipe
     from reasonknee_hf.train.collator import Collator
-    from reasonknee_hf.train.recipes import get_recipe
 
     row = next(row for row in rows if row["bbox"] and row["question_id"] == 16)
     small = get_recipe("planes", size=56)

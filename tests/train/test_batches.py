@@ -16,8 +16,8 @@ from reasonknee_hf.bench import read_answer
 from reasonknee_hf.errors import OptionError, RecordError, StateError, VolumeMissingError
 from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.knee.training.targets import TARGETS, target_text
+from reasonknee_hf.prompting.recipes import RECIPES
 from reasonknee_hf.train import Batch, Collator, get_recipe
-from reasonknee_hf.train.recipes import RECIPES
 from reasonknee_hf.train.trainer_stream import PASSED
 from reasonknee_hf.volumes.volume import KneeVolume
 from train.conftest import PROMPTS
@@ -175,7 +175,7 @@ def test_passed_rows_make_an_empty_batch_and_never_half_of_one(processor, pair) 
 
 
 def test_public_names_are_what_they_say_whatever_was_imported_before() -> None:
-    import reasonknee_hf.train.chats
+    import reasonknee_hf.prompting.chats
     import reasonknee_hf.train.trainer_stream  # noqa: F401
     from reasonknee_hf import train
 

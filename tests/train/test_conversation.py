@@ -14,9 +14,9 @@ from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.knee.scoring.settings import bench_items
 from reasonknee_hf.knee.training.targets import TARGETS
+from reasonknee_hf.prompting.chats import make_style, row_view
+from reasonknee_hf.prompting.recipes import RECIPES
 from reasonknee_hf.train import conversation, get_recipe
-from reasonknee_hf.train.chats import make_style, row_view
-from reasonknee_hf.train.recipes import RECIPES
 
 
 @pytest.fixture(scope="module")

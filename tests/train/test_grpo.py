@@ -10,8 +10,8 @@ import pytest
 from tiny_model import tiny_model, tiny_processor
 from trl import GRPOConfig, GRPOTrainer
 
+from reasonknee_hf.prompting.view import View
 from reasonknee_hf.train import conversation, get_recipe, grade_reward, prompt_stream, training_arguments
-from reasonknee_hf.train.view import View
 from train.conftest import PROMPTS
 
 pytestmark = pytest.mark.train

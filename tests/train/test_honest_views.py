@@ -9,8 +9,8 @@ import pytest
 
 from reasonknee_hf.bench import iou
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
-from reasonknee_hf.train.chats import conversation, make_style, row_view
-from reasonknee_hf.train.recipes import RECIPES, get_recipe, plan_view
+from reasonknee_hf.prompting.chats import conversation, make_style, row_view
+from reasonknee_hf.prompting.recipes import RECIPES, get_recipe, plan_view
 from reasonknee_hf.train.trainer_stream import EpochRow
 
 SHAPE = (160, 384, 384)

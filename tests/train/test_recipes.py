@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.train.mapping import FrameRun, Run, rescale
-from reasonknee_hf.train.recipes import RECIPES, get_recipe, plan_view
+from reasonknee_hf.prompting.mapping import FrameRun, Run, rescale
+from reasonknee_hf.prompting.recipes import RECIPES, get_recipe, plan_view
 from reasonknee_hf.volumes import boxes
 from reasonknee_hf.volumes.volume import KneeVolume
 

@@ -10,6 +10,7 @@ import pytest
 from reasonknee_hf.bench import iou, read_answer
 from reasonknee_hf.errors import OptionError
 from reasonknee_hf.knee.moaks import QUESTIONS
+from reasonknee_hf.prompting.chats import make_style, row_view
 from reasonknee_hf.train import (
     RareGradeReward,
     ViewIou,
@@ -23,7 +24,6 @@ from reasonknee_hf.train import (
     repetition_reward,
     target_text,
 )
-from reasonknee_hf.train.chats import make_style, row_view
 from reasonknee_hf.train.collator import Reference
 from reasonknee_hf.train.predictions import prediction_line
 from reasonknee_hf.train.rewards import completion_text

@@ -6,8 +6,8 @@ import pytest
 
 import reasonknee_hf as rk
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.train.chats import conversation
-from reasonknee_hf.train.recipes import get_recipe
+from reasonknee_hf.prompting.chats import conversation
+from reasonknee_hf.prompting.recipes import get_recipe
 from reasonknee_hf.tumor.tumor_lessons import CT_WINDOW, answer_reward, option_reward
 
 STYLE = {"dataset": "deeptumorvqa", "target": "option", "view": get_recipe("middle", window=CT_WINDOW)}

@@ -17,9 +17,9 @@ from reasonknee_hf.knee.description import row_features
 from reasonknee_hf.knee.layout import BOX_AXES
 from reasonknee_hf.look.page import case_page
 from reasonknee_hf.look.planes import scene
+from reasonknee_hf.prompting.chats import make_style, row_view
+from reasonknee_hf.prompting.recipes import RECIPES
 from reasonknee_hf.publish.derived import crop_file
-from reasonknee_hf.train.chats import make_style, row_view
-from reasonknee_hf.train.recipes import RECIPES
 from reasonknee_hf.volumes.boxes import box_slices
 from reasonknee_hf.volumes.feature import VolumeFeature
 from reasonknee_hf.volumes.orientation import axis_codes, reorder

@@ -7,7 +7,7 @@ from reasonknee_hf.knee.moaks import QUESTIONS
 from reasonknee_hf.knee.scoring.answer_reading import read_answer
 from reasonknee_hf.knee.training.setting_texts import SETTINGS, region_of, user_text
 from reasonknee_hf.knee.training.targets import BOX_TARGETS, TARGETS, target_text
-from reasonknee_hf.train.lessons import Lessons
+from reasonknee_hf.prompting.lessons import Lessons
 
 
 def read(text: str, question_id: int | None) -> Reading:

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.knee.scoring.settings import item_prompt
 from reasonknee_hf.knee.training.targets import BOX_KEY, BOX_TARGETS, Target, row_question
-from reasonknee_hf.train.lessons import Coordinates, RegionAs, check_choice, name_of
-from reasonknee_hf.train.view import View
+from reasonknee_hf.prompting.lessons import Coordinates, RegionAs, check_choice, name_of
+from reasonknee_hf.prompting.view import View
 
 Setting = Literal["zero_shot", "instruction", "gt_region"]
 SETTINGS: tuple[str, ...] = get_args(Setting)

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from reasonknee_hf.errors import OptionError, RecordError
 from reasonknee_hf.knee.moaks import QUESTIONS, Question
 from reasonknee_hf.knee.records import MARKER
-from reasonknee_hf.train.lessons import name_of
+from reasonknee_hf.prompting.lessons import name_of
 
 Target = Literal["grades", "box_grades", "reasoning_grades", "think", "think_box"]
 TARGETS: tuple[str, ...] = get_args(Target)

@@ -23,8 +23,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.train.mapping import FrameRun, Run
-from reasonknee_hf.train.view import View
+from reasonknee_hf.prompting.mapping import FrameRun, Run
+from reasonknee_hf.prompting.view import View
 from reasonknee_hf.volumes import boxes, views
 
 Kind = Literal["video", "images", "planes"]

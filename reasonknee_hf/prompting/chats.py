@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
-from reasonknee_hf.train.lessons import Coordinates, Lessons, RegionAs, check_choice, lessons_of, name_of
-from reasonknee_hf.train.recipes import Recipe, get_recipe, plan_view
-from reasonknee_hf.train.trainer_stream import epoch_of
-from reasonknee_hf.train.view import View
+from reasonknee_hf.prompting.lessons import Coordinates, Lessons, RegionAs, check_choice, lessons_of, name_of
+from reasonknee_hf.prompting.recipes import Recipe, get_recipe, plan_view
+from reasonknee_hf.prompting.view import View
 from reasonknee_hf.volumes.volume import KneeVolume
 
 Message = dict[str, Any]
@@ -207,7 +206,8 @@ def row_view(row: Mapping[str, Any], style: Style) -> View:
         axcodes=volume.axcodes,
         region=style.region(row),
         name=name_of(row),
-        draw=f"{style.seed} {row.get('id')} {epoch_of(row)}",
+        # Rows of a `training_stream` know the epoch in which they came.
+        draw=f"{style.seed} {row.get('id')} {getattr(row, 'epoch', 0)}",
     )
 
 

@@ -31,7 +31,7 @@ class Lessons:
         reward_columns: Columns of rows, beside those of every dataset, that its rewards need.
 
     Examples:
-        >>> from reasonknee_hf.train.lessons import lessons_of
+        >>> from reasonknee_hf.prompting.lessons import lessons_of
         >>> lessons_of("deeptumorvqa").targets
         ('answer', 'option', 'think', 'think_option')
     """

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reasonknee_hf.errors import OptionError, RecordError
-from reasonknee_hf.train.mapping import FrameRun, Run, rescale, visible
+from reasonknee_hf.prompting.mapping import FrameRun, Run, rescale, visible
 from reasonknee_hf.volumes import views
 from reasonknee_hf.volumes.volume import KneeVolume
 
