@@ -224,11 +224,12 @@ class Reader:
     def _piece(self, text: bytes) -> tuple[list[dict[str, Any]], Piece] | None:
         """The records of a text that holds whole ones from where the reader stands; `None` where it does not."""
         if self._lines:
-            # Each line in brackets of its own: an object that goes on in the next line does not parse.
-            array = json_text.as_array(b"[%b]" % text.replace(b"\n", b"],["))
+            # Each line in brackets of its own: what goes on in the next line, a string or an object, does not parse,
+            # and brackets in a line that close its own make more values than there are lines.
+            array = json_text.as_array(b"[%b]" % text.replace(b"\n", b"],\n["))
             parsed = self._parse(array) or []
             values = [value for line in parsed for value in line]
-            if any(len(line) > 1 for line in parsed):
+            if len(parsed) != text.count(b"\n") + 1 or any(len(line) > 1 for line in parsed):
                 return None
         else:
             array = json_text.as_array(text)

@@ -121,11 +121,20 @@ def test_json_lines_are_read_together(end: str, monkeypatch: pytest.MonkeyPatch)
     assert len(alone) < 10
 
 
-@pytest.mark.parametrize("other", ["", '{"image": 0, "prompt": 0},{"image": 1, "prompt": 1}\n'])
-def test_an_object_that_goes_on_in_the_next_line_is_not_mended(other: str) -> None:
-    lines = f'{{"image": 1, "prompt": 2}}\n{other}{{"image": [{{"x": 1}}\n{{"y": 2}}], "prompt": 3}}\n'
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"image": [{"x": 1}\n{"y": 2}], "prompt": 3}',
+        '{"image": "one\ntwo", "prompt": 3}',
+        '{"image": 0, "prompt": 0}],[{"image": 1, "prompt": 1}',
+        '{"image": 0, "prompt": 0},{"image": 1, "prompt": 1}',
+        '{"image": 0, "prompt": 0}],[{"image": 1, "prompt": 1}\n{"image": "one\ntwo", "prompt": 3}',
+    ],
+)
+def test_broken_lines_are_not_mended(broken: str) -> None:
+    lines = "\n".join(['{"image": 1, "prompt": 2}', broken, '{"image": 4, "prompt": 5}'])
     with pytest.raises(AnnotationError, match=r"not valid JSON|should begin"):
-        read(lines + '{"image": 4, "prompt": 5}')
+        read(lines)
 
 
 @_PROPERTY
