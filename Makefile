@@ -1,6 +1,7 @@
 # `make demo` and `make test` set up what they need on a machine with Python 3.10 or newer and nothing else.
 PYTHON ?= python3
-# Most of what is installed is never imported: what is gets compiled then, which halves the time.
+# Most of what is installed is never imported: what is gets compiled then, once, which halves the time.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_FLAGS = --quiet --disable-pip-version-check --no-compile -c tests/constraints.txt
 PYTEST_FLAGS ?=
 
