@@ -3,10 +3,10 @@
 The file is read in pieces of many whole records, which one call of a JSON parser turns into objects. That
 needs no tokenizer: a piece is cut where `}`, a comma and `{` follow each other. Such a place is the border of
 two records, or it lies inside a string or a nested array; a piece cut there is not valid JSON, so it cannot
-be mistaken for whole records, and a cut further ahead is tried. Where none parses, or a piece holds what the
-fast parser reads differently from `json.loads` (`NaN`, integers beyond 64 bits, lone surrogates), records are
-read one by one: their end is found by counting brackets outside strings, and `json.loads` decides what they
-are.
+be mistaken for whole records, and a cut further ahead is tried. Where records stand one a line, a piece ends
+with a line. Pieces with what the fast parser reads differently from `json.loads` (`NaN`, integers beyond 64
+bits, lone surrogates) are given to that. Where no piece parses, records are read one by one: their end is
+found by counting brackets outside strings, and `json.loads` decides what they are.
 """
 
 from __future__ import annotations

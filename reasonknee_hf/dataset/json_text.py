@@ -25,9 +25,8 @@ _BORDER = re.compile(rb"\}%b,%b\{" % (_BLANK, _BLANK))
 _BEFORE_BORDER = re.compile(rb"\}%b,%b\Z" % (_BLANK, _BLANK))
 _MARK = re.compile(rb'[{}\[\]"]')
 _IN_STRING = re.compile(rb'["\\]')
-_LOADS_ALONE = re.compile(
-    rb"NaN|Infinity|\\u[dD]|\xed"
-)  # half surrogates, escaped or not, among the last two
+# Constants, and what may be half of a surrogate pair, escaped or not: `json.loads` takes them, `orjson` does not.
+_LOADS_ALONE = re.compile(rb"NaN|Infinity|\\u[dD]|\xed")
 _SCALAR = re.compile(rb"[^,\]} \t\r\n]*")
 
 _ARRAY_END = b"]   "  # with the blanks, the last words looked at by `_may_hold_long_integer` hold no text

@@ -175,7 +175,7 @@ def scan_reader(
         stretch, number = where[scan][place]
         if stretch not in parsed:
             values = form.values(stretches[stretch])
-            # Anything else between the records, or what only the exact parser reads: one by one.
+            # Anything else than a comma between the records, as in lines: one by one.
             parsed[stretch] = values if values is not None and len(values) == counts[stretch] else None
         row = int(rows[scan][place])
         start, stop = index.span(row)

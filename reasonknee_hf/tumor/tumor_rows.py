@@ -63,12 +63,22 @@ def to_row(
         mask: Not used: no masks are published.
     """
     problems: list[Problem] = []
-    read = _reader(record, problems)
+    read, one = _reader(record, problems), asked(record, scan.scan_id, problems)
+    subtype, options, stage = one["subtype"], one["options"], read("stage", "question_type", _known_stage)
+    if subtype is not None and stage is not None and stage != subtype.stage:
+        problems.append(
+            Problem("stage", f"{stage!r}, but {subtype.name!r} is of the stage {subtype.stage!r}")
+        )
+        stage = None
     row = {
-        **asked(record, scan.scan_id, problems),
+        **one,
         **scan_columns(scan, image, mask),
+        "options": options and [{"letter": letter, "text": text} for letter, text in options.items()],
+        "question_id": getattr(subtype, "id", None),
+        "subtype": getattr(subtype, "name", None),
+        "answer_type": getattr(subtype, "answer_type", None),
         "organ_picture": _organ_picture(scan, record.get("organ_slice_path") or record.get("slice_path")),
-        "stage": read("stage", "question_type", _known_stage),
+        "stage": stage,
         "question": read("question", "question"),
         "organ": read("organ", "organ"),
         "lesion": (lesion := read("lesion", "lesion")),
@@ -82,16 +92,6 @@ def to_row(
         "contrast": read("contrast", "contrast"),
         "record": as_json(record),
     }
-    if row["options"] is not None:
-        row["options"] = [{"letter": letter, "text": text} for letter, text in row["options"].items()]
-    subtype, stage = row.pop("subtype"), row["stage"]
-    if subtype is not None and stage is not None and stage != subtype.stage:
-        problems.append(
-            Problem("stage", f"{stage!r}, but {subtype.name!r} is of the stage {subtype.stage!r}")
-        )
-        row["stage"] = None
-    for column, of in (("question_id", "id"), ("subtype", "name"), ("answer_type", "answer_type")):
-        row[column] = getattr(subtype, of, None)
     needed = {"question": "question", "subtype": "question_subtype", "stage": "question_type"}
     for column, member in needed.items():
         if _is_nothing(record.get(member)):

@@ -90,7 +90,7 @@ def score(
 
     Args:
         predictions: Result files as the benchmark's own programs write them, or any that `bench.score` reads.
-        references: Rows of the config `benchmark`, or what [`read_items`] made of them.
+        references: Rows of the config `benchmark`, or items that [`read_items`] or [`released_items`] made.
         settings: What the run was given; by default letters, and nothing said about tools and input.
         conflicts: Where an item has different answers: `raise` an error, or count it as `conflicting`.
         rounds, seed: Of the bootstrap over volumes, whose questions are drawn together; 0 for no intervals.
@@ -208,16 +208,10 @@ def _figures(
     kinds = np.array([names.index(item.subtype.name) for item in items], np.int64)
     kinds = np.where(scored, kinds, -1)
     table, over, under = grouped(codes, kinds, names, right, bootstrap)
-    far = np.where(np.isfinite(relative), kinds, -1)
-    free = settings.form == "freeform"
-    near, near_over, near_under = (
-        grouped(codes, far, names, np.nan_to_num(relative), bootstrap) if free else ({}, over, under)
-    )
     stage_of = {item.subtype.name: item.subtype.stage for item in items}
     answer_types = {item.subtype.name: item.subtype.answer_type for item in items}
     subtypes = {
         name: {"accuracy": found, "n": found["n"], "few": found["n"] < FEW, "answer_type": answer_types[name]}
-        | ({"relative": near[name]} if name in near else {})
         for name, found in table.items()
     }
 
@@ -233,7 +227,11 @@ def _figures(
         if stage in stage_of.values()
     }
     found = {"overall": pooled(list(range(len(names)))), "stages": stages, "subtypes": subtypes}
-    if free:
+    if settings.form == "freeform":
+        far = np.where(np.isfinite(relative), kinds, -1)
+        near, near_over, near_under = grouped(codes, far, names, np.nan_to_num(relative), bootstrap)
+        for name, value in near.items():
+            subtypes[name]["relative"] = value
         total = near_under.sum(axis=1)
         found["numbers"] = {"relative_accuracy": estimate(ratio(near_over.sum(axis=1), total), total[0])}
         for limit in TOLERANCES:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import reasonknee_hf as rk
 from reasonknee_hf.cli import main
 from reasonknee_hf.dataset.contract import described
 from reasonknee_hf.errors import OptionError, PredictionError, RecordError
 from reasonknee_hf.tumor.question_types import QUESTIONS, STAGES
+from reasonknee_hf.tumor.tumor_answers import said
 from reasonknee_hf.tumor.tumor_report import Item, Settings, board, compare, read_items, released_items
 from reasonknee_hf.tumor.tumor_sample import tumor_sample_folder
 from reasonknee_hf.tumor.tumor_scorer import score
@@ -194,6 +198,23 @@ def test_a_score_asks_for_no_volume(tmp_path, capsys, items, origin):
 
 def test_items_are_those_of_the_rows(items):
     assert released_items(described("deeptumorvqa").open(source="sample")) == items
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "A", " ", "\n", "<b"]), max_size=14
+    )
+)
+def test_what_is_said_is_said_once(parts):
+    """The judge takes the answer out of its reasoning before it is read, and reading does so once more."""
+    text = "".join(parts)
+    plain = (
+        re.sub(r"<think>.*?</think>", "", text, flags=re.S).rpartition("</think>")[2].partition("<think>")[0]
+    )
+    tagged = re.findall(r"<answer>(.*?)</answer>", plain, re.S)
+    assert said(text) == (tagged[-1] if tagged else plain).strip()
+    assert said(said(text)) == said(text)
 
 
 def test_answers_to_something_else_are_one_error(tmp_path, items):
